@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from collections.abc import Iterator
 
 WAYS = {"passive": {}, "spinning": {"GOMP_SPINCOUNT": "30000000000"}, "one thread": {"OMP_NUM_THREADS": "1"}}
 SPIN = "while True: pass"
+LIMIT = 30.0
+"""Seconds after which a run is stopped; it then counts as infinitely long."""
 
 
 @contextlib.contextmanager
@@ -36,11 +39,20 @@ def busy(count: int) -> Iterator[None]:
 def seconds(way: str, command: list[str]) -> float:
     """Time the command with OpenMP's variables of this way, and no others."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
-    begin = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", "tiltproof", *command], env=ours | WAYS[way], check=True, stdout=subprocess.DEVNULL
-    )
+    begin, whole = time.perf_counter(), [sys.executable, "-m", "tiltproof", *command]
+    try:
+        subprocess.run(whole, env=ours | WAYS[way], check=True, stdout=subprocess.DEVNULL, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return math.inf
     return time.perf_counter() - begin
+
+
+def least(way: str, command: list[str], repeats: int) -> float:
+    """Return the least time of some runs; a run over the limit is not repeated, so that the whole takes less than five minutes."""
+    times: list[float] = []
+    while len(times) < repeats and math.inf not in times:
+        times.append(seconds(way, command))
+    return min(times)
 
 
 def main() -> None:
@@ -55,14 +67,15 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load {load:.1f} before; tiltproof {' '.join(given.command)}")
     table = {}
     for way in given.ways.split(","):
-        alone = min(seconds(way, given.command) for _ in range(given.repeats))
+        alone = least(way, given.command, given.repeats)
         with busy(given.busy):
-            beside = min(seconds(way, given.command) for _ in range(given.repeats))
+            beside = least(way, given.command, given.repeats)
         table[way] = {"idle_seconds": alone, "busy_seconds": beside, "ratio": beside / alone}
         print(f"{way:>10}: idle {alone:6.1f} s, busy {beside:6.1f} s, ratio {beside / alone:.2f}", flush=True)
     if given.json:
         with open(given.json, "w", encoding="utf-8") as stream:  # noqa: PTH123
-            json.dump({"load": load, "busy": given.busy, "ways": table}, stream, indent=1)
+            finite = {way: {name: x if x < math.inf else None for name, x in row.items()} for way, row in table.items()}
+            json.dump({"load": load, "busy": given.busy, "limit": LIMIT, "ways": finite}, stream, indent=1)
 
 
 if __name__ == "__main__":

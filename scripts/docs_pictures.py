@@ -213,6 +213,48 @@ def margin_ribbon() -> Sheet:
     return sheet
 
 
+FARTHEST, GAP = 90.0, 0.1
+"""Degrees of the range whose proved share is looked for, and how close both ends of a radius have to come."""
+
+
+def radius_curve() -> Sheet:
+    """The share of images certified at radius >= r, from both ends: proved, and not yet refuted by a counterexample."""
+    images, labels = tiltproof.data.load("mnist-sample")
+    found = tiltproof.certified_radius(tiltproof.models.load("mnist-r30"), images, labels, f"R({FARTHEST:g})", gap=GAP)
+    points, count = found.curve(), len(found.results)
+    proved, possible = [(0.0, 0.0)], [(0.0, 100.0)]
+    before = 0.0
+    for point in points:  # the first count holds up to a point, the second one from a point on
+        share = 100 * point.certified / count
+        proved += [(before, share), (point.radius, share)]
+        before = point.radius
+    for point in points:
+        possible += [(point.radius, possible[-1][1]), (point.radius, 100 * point.possible / count)]
+    gaps = [high - low for low, high in found.radii if high is not None]
+    sheet = Sheet(760, 330)
+    labels_ = (
+        "radius r in degrees: every rotation by at most r to either side",
+        "images certified at r or more, in percent",
+    )
+    chart = Chart(sheet, (60, 34, 680, 240), (0, FARTHEST), (0, 100), labels_)
+    chart.area([*proved, (FARTHEST, 0)], PROVED, 0.35)
+    chart.line(proved[1:], PROVED, 2)
+    chart.line(possible, OPEN, 1.5, "5 3")
+    median = found.summary()["median_radius"]
+    chart.line([(median, 0), (median, 100 * sum(low >= median for low, _ in found.radii) / count)], INK, 1, "3 3")
+    chart.note(median + 1, 4, f"half of them: {median:.0f}°", INK)
+    for k, (color, text) in enumerate(
+        (
+            (PROVED, "proved: at least so large a share"),
+            (OPEN, "at most: the others have a counterexample"),
+        )
+    ):
+        sheet.add("rect", x=76, y=196 + 20 * k, width=12, height=12, fill=color)
+        sheet.text(93, 206 + 20 * k, text, 11)
+    sheet.text(76, 250, f"both ends of each radius are at most {max(gaps):.2f}° apart", 11)
+    return sheet
+
+
 GALLERY = {"R": 20.0, "Tu": 4.0, "Tv": 4.0, "Sc": 30.0, "Sh": 40.0, "C": -50.0, "B": 0.3}
 
 
@@ -231,6 +273,7 @@ def gallery() -> Sheet:
 
 PICTURES = {
     "margin-ribbon": margin_ribbon,
+    "radius-curve": radius_curve,
     "one-pixel": one_pixel,
     "second-order": second_order,
     "cells": cells,

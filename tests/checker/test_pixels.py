@@ -33,6 +33,8 @@ LIMITS = {
     "Tx@9@0.3:-0.75:0.4": (-0.6, 0.6),
     "Ty@9@0.3:-0.75:0.4": (-0.6, 0.6),
     "Tz@9@0.3:-0.75:0.4": (-0.4, 0.4),
+    "Ld": (-40, 80),
+    "Ld@2.5": (-15, 30),
     "G": (-80, 200),
     "S": (-150, 150),
     "H": (-180, 180),
@@ -49,6 +51,8 @@ FIXED = [
     ("S", "H"), ("H", "Tu"), ("C", "G", "G"), ("Mb@30", "Sc"), ("G", "Bl@4", "S"),
     ("Tx@8",), ("Ty@8",), ("Tz@8",), ("Tx@9@0.3:-0.75:0.4",), ("Ty@9@0.3:-0.75:0.4",), ("Tz@9@0.3:-0.75:0.4",),
     ("Tx@8", "Ty@8", "Tz@8", "Yaw@9", "Pitch@6.5", "Roll"), ("Yaw@9", "Tz@9@0.3:-0.75:0.4"), ("Tz@8", "B", "Tx@8"),
+    ("Ld",), ("Ld@2.5",), ("R", "Ld"), ("Ld", "R"), ("Ld", "Yaw@9"), ("Yaw@9", "Ld"), ("Tu", "Ld", "Sc"), ("Ld", "C", "Ld"),
+    ("Pitch@6.5", "Ld", "Tx@8"),
 ]  # fmt: skip
 
 
@@ -69,6 +73,10 @@ def draw_image(rng: random.Random, letters: tuple[str, ...]) -> torch.Tensor:
 def one_case(seed: int) -> None:
     rng = random.Random(seed)
     letters = FIXED[seed] if seed < len(FIXED) else tuple(rng.choice(list(LIMITS)) for _ in range(rng.randint(1, 3)))
+    if seed >= len(FIXED) and any(
+        x[0] in "YP" or x[:2] in ("Tx", "Ty", "Tz") for x in letters
+    ):  # a lens may push pixels behind a camera
+        letters = tuple(letter for letter in letters if letter[0] != "L") or ("Ld",)
     padding, pixels = rng.choice(["zeros", "border", "reflect"]), draw_image(rng, letters)
     width = rng.choice([0.0, 1e-9, 1e-3, 0.01, 0.05, 0.05, 0.3, 1.0])
     low, high = [], []

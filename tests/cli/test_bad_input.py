@@ -67,6 +67,7 @@ def test_transformations(certify, text, words):
         (["--method", "magic"], ["unknown method", "affine", "hull", "fgv"]),
         (["--method", "fgv", "--transform", "Bl(1)"], ["use method affine or hull"]),
         (["--padding", "mirror"], ["unknown padding", "zeros, border, reflect"]),
+        (["--interpolation", "cubic"], ["unknown interpolation", "bilinear, nearest, bicubic"]),
         (["--device", "abacus"], ["unknown device"]),
         (["--device", "cuda:99"], ["not available", "--device cpu"]),
         (["--fail-under", 101], ["percentage"]),

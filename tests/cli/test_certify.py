@@ -94,6 +94,12 @@ def test_padding_is_part_of_the_transform(certify, workspace):
     assert [record["verdict"] for record in content["records"]][2] == "certified"
 
 
+def test_interpolation_is_part_of_the_transform(certify, workspace):
+    options = ("--interpolation", "nearest", "--padding", "reflect", "--json", "result.json")
+    assert certify(*options, transform="Ld(0.1); interpolation=bicubic").exit_code == 0
+    assert read(workspace / "result.json")["transform"] == "Ld(0.1); padding=reflect; interpolation=nearest"
+
+
 @pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
 def test_a_budget_that_runs_out_leaves_unknown(certify, workspace, method):
     """A rotated square loses its corners: 83 percent of it remains at worst, but one box for all angles proves less."""

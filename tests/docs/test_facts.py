@@ -41,6 +41,7 @@ def test_the_comparison_knows_every_transformation():
     words = {
         "R": "rotation", "Tu": "translation", "Tv": "translation", "Sc": "scaling", "Scu": "scaling", "Scv": "scaling", "Sh": "shearing",
         "Shv": "shearing", "Yaw": "yaw", "Pitch": "pitch", "Roll": "roll", "Tx": "moves", "Ty": "moves", "Tz": "moves",
+        "Ld": "lens distortion",
         "C": "contrast", "B": "brightness", "G": "gamma",
         "S": "saturation", "H": "hue", "Bl": "Gaussian and motion blur", "Mb": "Gaussian and motion blur",
     }  # fmt: skip

@@ -17,7 +17,7 @@ from tiltproof.models import models
 from tiltproof.transforms import LETTERS
 
 pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="not in a source checkout")
-DATED = {"tiling"}
+DATED = {"tiling", "radius-curve"}
 """Plots of what the search happened to do, which need not change with it."""
 
 

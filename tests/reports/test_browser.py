@@ -18,6 +18,7 @@ from tiltproof.reports import report
 from tiltproof.runs.curve import certified_curve, write_curve
 from tiltproof.transforms import parse
 from tiltproof.verify.api import certify, certify_range
+from tiltproof.verify.sequence import deviations
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -229,6 +230,26 @@ def test_regression_shows_fans(show, tmp_path):
     driver.find_element(By.CSS_SELECTOR, "#film-frames button").click()
     assert driver.find_element(By.CSS_SELECTOR, "#detail .frame svg").is_displayed()
     wait_for(lambda: driver.find_elements(By.CSS_SELECTOR, "#detail .chart .proved"))
+
+
+@pytest.mark.parametrize(("width", "shown"), [(1280, "strip-wide"), (360, "strip-narrow")])
+def test_a_drive_is_a_strip_whose_bars_open_frames(show, tmp_path, width, shown):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4 * 14, 1)).eval()
+    frames = torch.rand(6, 3, 16, 44)
+    run = RunFolder(tmp_path / "run", notes={"sequence": True})
+    results = certify_range(model, frames, torch.zeros(6), "R(2)", run=run).results
+    driver = show(report(tmp_path / "run", model, frames), width=width)
+    strips = driver.find_elements(By.CSS_SELECTOR, "#drive .strip")
+    assert [strip.get_attribute("class").split()[-1] for strip in strips if strip.is_displayed()] == [shown]
+    words = driver.find_element(By.CSS_SELECTOR, f"#drive .{shown} .readout")
+    assert words.size["height"] >= 10, "legible on a phone as well"
+    driver.find_element(By.CSS_SELECTOR, f"#drive .{shown} [data-row='4'] .strip-reached").click()
+    assert driver.find_element(By.ID, "detail-title").text == "Image 4"
+    driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    driver.find_element(By.ID, "worst").click()
+    worst = max(results, key=lambda each: max(deviations(each))).image
+    assert driver.find_element(By.ID, "detail-title").text == f"Image {worst}"
 
 
 PIXELS = """

@@ -26,6 +26,7 @@ from tests.support.cases import (
     COLORED,
     IMAGE_KINDS,
     KINDS,
+    LENSES,
     LIMITS,
     PADDINGS,
     PHOTOMETRIC,
@@ -44,7 +45,7 @@ from tiltproof import bound_pixels
 METHODS = ("affine", "hull", "fgv")
 CASES_A_BATCH = 25
 POINTS, TRIES = 4, 8
-LETTERS = (*SPATIAL, "Roll", *PIXELWISE)
+LETTERS = (*SPATIAL, "Roll", *LENSES, *PIXELWISE)
 NARROW = ("one ulp", "1e-12", "1e-9", "tiny", "around a grid line", "degenerate")
 SMALL = (*NARROW, "medium", "straddling", "from a grid line")
 LARGE = ("medium", "huge", "whole range", "on grid lines", "outside", "straddling")

@@ -853,7 +853,7 @@ def intervals(name: str, rng: np.random.Generator) -> Case:
 
 
 def camera_depths(rng: np.random.Generator) -> Case:
-    """Build a case of `check_camera_depth`: if it accepts a box, all depths are at least 1/16."""
+    """Build a case of `check_limits`: if it accepts a box, all depths are at least 1/16."""
     count, size = 6, (5, 7)
     letters = ("Yaw@3", "Pitch@4")
     reach = rng.uniform(0, 55, (count, 2))
@@ -864,13 +864,13 @@ def camera_depths(rng: np.random.Generator) -> Case:
         import torch
 
         from tiltproof.errors import InputError
-        from tiltproof.pixels.coordinates import check_camera_depth
+        from tiltproof.pixels.coordinates import check_limits
         from tiltproof.transforms.base import parse
 
         lower = np.full(count, 0.0625)
         for k in range(count):
             try:
-                check_camera_depth(
+                check_limits(
                     parse(text_of(letters, "zeros")),
                     *size,
                     torch.tensor(-reach[k : k + 1]),

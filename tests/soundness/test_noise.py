@@ -409,13 +409,50 @@ def test_what_does_not_know_noise_refuses_it():
         pixel_widths(images, "R(2), Linf(0.01)", (1.0,))
     with pytest.raises(InputError, match="splits"):
         certify(model, images, labels, "Linf(0.01)", search=UniformGrid(16))
-    with pytest.raises(InputError, match="does not support noise"):
-        certified_radius(model, images, labels, "R(2), Linf(0.01)")
-    with pytest.raises(InputError, match="does not support noise"):
-        nested(parse("R(2), Linf(0.01)"), 0.5)
-    certificate = certify(model, images, labels, "R(2), Linf(0.01)")
-    with pytest.raises(InputError, match="a curve does not support noise"):
-        certified_curve(model, images, labels, "R(2), Linf(0.01)", certificate)
+    certificate = certify(model, images, labels, "Linf(0.01)")
+    for ask in (certified_radius, lambda *problem: certified_curve(*problem, certificate)):
+        with pytest.raises(InputError, match="a share of a range of parameters, and noise has none"):
+            ask(model, images, labels, "Linf(0.01)")
+
+
+@pytest.mark.parametrize("text", ["R(20), Linf(0.02)", "B(0.1), R(9), Linf(0.01); padding=border"])
+def test_radii_with_noise_hold_for_samples_and_are_proved_again(tmp_path, text):
+    """Inside a proved share no parameters and no noise change the answer; counterexamples, with theirs, do."""
+    model, images, labels = problem(seed=3)
+    transform, folder = parse(text), RunFolder(tmp_path / "run")
+    certificate = certified_radius(model, images, labels, text, run=folder, search=BranchAndBound(max_boxes=400))
+    assert check(tmp_path / "run", model, images, labels).task == "radius"
+    low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
+    generator = torch.Generator().manual_seed(1)
+    shares = [result.share for result in certificate.results]
+    assert any(0 < share < 1 for share in shares), shares
+    exact = model.double()
+    for image, label, result in zip(images.double(), labels, certificate.results, strict=True):
+        unit = torch.rand(300, len(low), generator=generator, dtype=torch.float64)
+        moved = transform.apply(image.expand(300, -1, -1, -1), (low + (high - low) * unit) * result.share)
+        signs = torch.randint(0, 2, moved.shape, generator=generator) * 2 - 1
+        if result.share:
+            assert (exact((moved + transform.noise * signs).clamp(0, 1)).argmax(1) == label).all()
+        if result.verdict == "falsified":
+            seen = transform.apply(image[None], torch.tensor([result.counterexample], dtype=torch.float64))
+            if result.perturbation is not None:
+                seen = perturbed(seen, transform.noise, from_text(result.perturbation, seen.shape[1:])[None])
+            assert exact(seen).argmax(1) != label
+    model.float()
+
+
+def test_a_curve_with_noise_is_nested_and_keeps_the_noise_whole():
+    model, images, labels = problem(seed=3)
+    transform = parse("R(20), Linf(0.02)")
+    assert str(nested(transform, 0.5)) == "R(10), Linf(0.02)"
+    certificate = certify(model, images, labels, transform)
+    points = certified_curve(model, images, labels, transform, certificate)
+    assert all("Linf(0.02)" in point.transform for point in points)
+    counts = [point.certified for point in points]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[-1]
+    for point in points[:: max(1, len(points) // 4)]:
+        assert certify(model, images, labels, point.transform).count("falsified") <= point.falsified + point.unknown
 
 
 def test_the_transformed_form_of_the_checker_has_no_noise():

@@ -16,7 +16,7 @@ from tests.support.cases import PLANE, in_view, make_image, make_part, make_tran
 from tests.support.oracle import transformed
 from tiltproof import InputError, bound_pixels, parse
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.pixels.coordinates import check_camera_depth, coordinates, interval_coordinates, symbols
+from tiltproof.pixels.coordinates import check_limits, coordinates, interval_coordinates, symbols
 from tiltproof.transforms import Compose, Pitch, Roll, Rotation, Yaw
 
 SIZE = (5, 7)
@@ -252,10 +252,10 @@ def test_a_long_focal_length_is_a_shift():
 def test_the_horizon(text, size, good):
     transform, image = parse(text), torch.zeros(1, 1, *size)
     if good:
-        check_camera_depth(transform, *size)
+        check_limits(transform, *size)
         bound_pixels(image, transform)
     else:
-        for refuse in (lambda: check_camera_depth(transform, *size), lambda: bound_pixels(image, transform)):
+        for refuse in (lambda: check_limits(transform, *size), lambda: bound_pixels(image, transform)):
             with pytest.raises(InputError, match="depth reaches zero"):
                 refuse()
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tiltproof import InputError
-from tiltproof.pixels.coordinates import check_camera_depth
+from tiltproof.pixels.coordinates import check_limits
 from tiltproof.transforms import LETTERS, Compose, Part, Transform
 from tiltproof.transforms.base import number_text
 
@@ -18,6 +18,8 @@ PLANE = "0.3:-0.75:0.4"
 MOVES = (f"Tx@9.5@{PLANE}", "Ty@8", f"Tz@9.5@{PLANE}")
 SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5", *MOVES)
 """A camera's letter carries its focal length in pixels, and the normal of a plane. (Roll is another name for R.)"""
+LENSES = ("Ld", "Ld@5")
+"""The one move of pixels that is no matrix; its number is the distance where r is 1."""
 PIXELWISE = ("C", "B")
 PHOTOMETRIC = ("G", "S", "H", "Bl@4", "Mb@0", "Mb@30")
 """The number after @ is fixed: the Gaussian's radius, the motion's angle."""
@@ -53,6 +55,8 @@ LIMITS = {
     "Tx@8": (-1, 1),
     "Ty@8": (-0.9, 2),
     "Tz@8": (-0.8, 0.8),
+    "Ld": (-31, 200),
+    "Ld@5": (-20, 80),
     "Roll": (-360, 360),
     "G": (-80, 300),
     "S": (-200, 300),
@@ -78,6 +82,8 @@ WIDTHS = {
     "Tx@8": (0.05, 0.7),
     "Ty@8": (0.05, 0.6),
     "Tz@8": (0.05, 0.4),
+    "Ld": (3, 40),
+    "Ld@5": (2, 15),
     "Roll": (3, 100),
     "G": (6, 90),
     "S": (6, 90),
@@ -104,6 +110,8 @@ PLACES = {
     "Tx@8": (0.5, 0.5, 0.9),
     "Ty@8": (0.5, 0.5, -0.85),
     "Tz@8": (0.4, 0.5, 0.7),
+    "Ld": (25, 30.0, 150.0),
+    "Ld@5": (15, 20.0, 60.0),
     "G": (60, 50.0, 200.0),
     "S": (100, 100.0, -180.0),
     "H": (180, 90.0, 300.0),
@@ -151,7 +159,7 @@ def in_view(letters: Sequence[str], low: Sequence[float], high: Sequence[float],
     """Return whether the camera depth is positive for every pixel in the box."""
     ends = [torch.tensor([[float(x) for x in end]], dtype=torch.float64) for end in (low, high)]
     try:
-        check_camera_depth(make_transform(letters), height, width, *ends)
+        check_limits(make_transform(letters), height, width, *ends)
     except InputError:
         return False
     return True

@@ -7,6 +7,7 @@ which moves no pixel by as much as `ROTATION_ERROR`.
 
 Equations (u to the right, v upwards, origin at the center; pixel (i, j) is at u = j - (W-1)/2, v = (H-1)/2 - i):
     x'_ij = sum_nm x_nm max(0, 1 - |v' - v_n|) max(0, 1 - |u' - u_m|)   with (u', v') = T^-1(u, v)
+    a lens's T^-1: (u', v') = (1 + k r^2) (u, v), r^2 = 4 (u^2 + v^2) / (W^2 + H^2), or (u^2 + v^2) / f^2 for "Ld@f"
     a camera's T^-1: (u', v') = (x / w, y / w) with (x, y, w) = matrix (u, v, 1), w > 0 asserted; "Yaw@9" has the focal length 9
     T = T_n o ... o T_1 for transformations 1 ... n in the order given, hence T^-1 = T_1^-1 o ... o T_n^-1
     contrast and brightness: min(1, max(0, (1 + a) x + b)), clamped once at the end of each group of them
@@ -29,6 +30,15 @@ from tests.support import photometric_oracle as photometric
 BITS = 400
 ROTATION_ERROR = Fraction(1, 2**300)
 Matrix = list[list[Fraction]]
+
+
+@dataclass
+class Chain:
+    """A map that is not one matrix: matrices and lenses (k, number after @), in the order in which they act on a pixel."""
+
+    maps: list[Matrix | tuple[Fraction, str]]
+
+
 PLANE = [Fraction(0), Fraction(0), Fraction(1)]
 
 
@@ -128,16 +138,24 @@ def after(outer: Matrix, inner: Matrix) -> Matrix:
     return [[sum((a[i][k] * b[k][j] for k in range(3)), Fraction(0)) for j in range(3)] for i in range(3)]
 
 
-def composed_inverse(letters: Sequence[str], theta: Sequence[Fraction]) -> Matrix:
+def composed_inverse(letters: Sequence[str], theta: Sequence[Fraction]) -> Matrix | Chain:
     """Return T_1^-1 o T_2^-1 o ... o T_n^-1."""
+    if any(letter.partition("@")[0] == "Ld" for letter in letters):
+        steps: list[Matrix | tuple[Fraction, str]] = []
+        for letter, value in zip(reversed(letters), reversed(theta), strict=True):
+            name, _, focal = letter.partition("@")
+            steps.append((value / 100, focal) if name == "Ld" else inverse_matrix(letter, value))
+        return Chain(steps)
     matrix: Matrix = [[Fraction(1), Fraction(0), Fraction(0)], [Fraction(0), Fraction(1), Fraction(0)]]
     for letter, value in zip(letters, theta, strict=True):
         matrix = after(matrix, inverse_matrix(letter, value))
     return matrix
 
 
-def source_positions(matrix: Matrix, height: int, width: int) -> tuple[np.ndarray, np.ndarray, int]:
+def source_positions(matrix: Matrix | Chain, height: int, width: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Return source column and row (0-based, row downwards) of each output pixel, as integers over one denominator."""
+    if isinstance(matrix, Chain):
+        return chain_positions(matrix, height, width)
     common = math.lcm(*(entry.denominator for row in matrix for entry in row))
     (a, b, c), (d, e, f) = [[int(entry * common) for entry in row] for row in matrix[:2]]
     u2 = np.array([[2 * j - (width - 1) for j in range(width)]] * height, dtype=object)
@@ -153,6 +171,28 @@ def source_positions(matrix: Matrix, height: int, width: int) -> tuple[np.ndarra
     return column, row, 2 * common
 
 
+def chain_positions(chain: Chain, height: int, width: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """The same for a chain of maps, cut off at 2^-BITS."""
+    column, row = (np.zeros((height, width), dtype=object) for _ in range(2))
+    for i in range(height):
+        for j in range(width):
+            u, v = j - Fraction(width - 1, 2), Fraction(height - 1, 2) - i
+            for step in chain.maps:
+                if isinstance(step, tuple):
+                    k, focal = step
+                    square = Fraction(float(focal)) ** 2 if focal else Fraction(width**2 + height**2, 4)
+                    stretch = 1 + k * (u * u + v * v) / square
+                    u, v = u * stretch, v * stretch
+                else:
+                    x, y, *depth = (line[0] * u + line[1] * v + line[2] for line in step)
+                    assert not depth or depth[0] > 0, "a pixel has a camera depth of zero or less"
+                    u, v = (x / depth[0], y / depth[0]) if depth else (x, y)
+                u, v = (Fraction(math.floor(place * 2 ** (2 * BITS)), 2 ** (2 * BITS)) for place in (u, v))
+            column[i, j] = math.floor((u + Fraction(width - 1, 2)) * 2**BITS)
+            row[i, j] = math.floor((Fraction(height - 1, 2) - v) * 2**BITS)
+    return column, row, 2**BITS
+
+
 def source_index(index: int, size: int, padding: str) -> int | None:
     """Map an index of the padded image to an index of the image; None stands for a zero."""
     if 0 <= index < size:
@@ -166,7 +206,7 @@ def source_index(index: int, size: int, padding: str) -> int | None:
     return min(folded, 2 * (size - 1) - folded)
 
 
-def resample(image: Exact, matrix: Matrix, padding: str, interpolation: str = "bilinear") -> Exact:
+def resample(image: Exact, matrix: Matrix | Chain, padding: str, interpolation: str = "bilinear") -> Exact:
     if interpolation != "bilinear":
         return resample_otherwise(image, matrix, padding, interpolation)
     channels, height, width = image.numerator.shape
@@ -184,7 +224,7 @@ def resample(image: Exact, matrix: Matrix, padding: str, interpolation: str = "b
     return Exact(result, image.denominator * unit * unit)
 
 
-def resample_otherwise(image: Exact, matrix: Matrix, padding: str, interpolation: str) -> Exact:
+def resample_otherwise(image: Exact, matrix: Matrix | Chain, padding: str, interpolation: str) -> Exact:
     """Look up the nearest pixel ("nearest": of two the right or lower one, "nearest, first": the other one), or "bicubic": the
     sum of pixels times k(distance) along both axes, with Keys' kernel k for a = -3/4, clamped to [0, 1]."""
     channels, height, width = image.numerator.shape
@@ -252,7 +292,7 @@ def transformed(
             current = resample(current, composed_inverse(names, numbers), padding, interpolation)
             turned = zip(names, numbers, strict=True)
             inexact = any(
-                (name in ("R", "Roll") and (value / 90).denominator != 1) or ("@" in name and value)
+                (name in ("R", "Roll") and (value / 90).denominator != 1) or (("@" in name or name == "Ld") and value)
                 for name, value in turned
             )
             error += ROTATION_ERROR if inexact else 0

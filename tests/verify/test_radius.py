@@ -108,11 +108,49 @@ def test_no_range_may_leave_the_identity_out():
         run("B(0.1:0.2)")
 
 
-@pytest.mark.parametrize("text", ["B(0.001), Linf(0.3)", "Linf(0.01)"])
-def test_noise_is_refused(text):
-    """A search outward proves nothing about noise."""
-    with pytest.raises(InputError, match="the largest proved range does not support noise"):
-        run(text)
+def test_noise_alone_is_refused():
+    with pytest.raises(InputError, match="noise has none"):
+        run("Linf(0.01)")
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.0625, 0.1, 1e-6])
+def test_noise_stays_whole_at_every_share(epsilon, tmp_path):
+    """A grey of g, made darker by b and moved by epsilon, is right for b < g - 1/2 - epsilon: exactly."""
+    greys_ = (0.95, 0.65, 0.5625, 0.61)
+    model, images, labels = greys(*greys_)
+    certificate = certified_radius(
+        model, images, labels, f"B(0.3), Linf({epsilon})", gap=0.001, run=RunFolder(tmp_path / "run")
+    )
+    for (lower, upper), grey in zip(certificate.radii, greys_, strict=True):
+        exact = Fraction(grey) - Fraction(1, 2) - Fraction(epsilon)
+        if exact <= 0:  # the identity is a counterexample with noise
+            assert lower == 0
+            assert upper is not None
+            assert upper < 0.001
+        elif exact < Fraction(0.3):
+            assert Fraction(lower) <= exact < Fraction(upper), grey
+            assert upper - lower <= 0.001
+        else:
+            assert (lower, upper) == (0.3, None)
+    report = check(tmp_path / "run", model, images, labels)
+    assert report.task == "radius"
+    whole = run(values=greys_, gap=0.001)  # without noise no radius is smaller
+    assert all(noisy.share <= plain.share for noisy, plain in zip(certificate.results, whole.results, strict=True))
+
+
+def test_a_forged_share_of_a_noisy_run_is_detected(tmp_path):
+    model, images, labels = greys(0.65)
+    certificate = certified_radius(model, images, labels, "B(0.3), Linf(0.05)", run=RunFolder(tmp_path / "run"))
+    share = certificate.results[0].share
+    assert 0.3 * share == pytest.approx(0.1, abs=0.001)
+    plain = certified_radius(model, images, labels, "B(0.3)", run=RunFolder(tmp_path / "plain")).results[0]
+    assert plain.share > share
+    manifest = json.loads((tmp_path / "plain" / "manifest.json").read_text())
+    manifest["claim"]["transform"] = "B(0.3), Linf(0.05)"
+    record = json.loads((tmp_path / "plain" / "verdicts.jsonl").read_text())
+    write_run(tmp_path / "forged", manifest, [record])
+    with pytest.raises(CheckFailed, match="box"):
+        check(tmp_path / "forged", model, images, labels)
 
 
 @pytest.mark.parametrize(

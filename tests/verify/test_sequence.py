@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tiltproof import certify_range, parse
 from tiltproof.cli import app
-from tiltproof.reports.strip import MOST_BARS, sequence_strip
+from tiltproof.reports.strip import NARROW, sequence_section, sequence_strip
 from tiltproof.runs.reader import read_finished
 from tiltproof.verify.results import RangeResult
 from tiltproof.verify.sequence import deviations, sequence_statement
@@ -73,11 +73,22 @@ def test_the_strip_has_a_bar_for_each_frame(drive):
     titles = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == 5
     assert titles[0].startswith("frame 0: at most ")
-    long = [dataclasses.replace(drive[2][k % 5], image=k) for k in range(2 * MOST_BARS + 1)]
-    picture = ElementTree.fromstring(sequence_strip(long))
-    titles = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}title")]
-    assert MOST_BARS // 2 < len(titles) <= MOST_BARS
-    assert titles[0].startswith("frame 0 to 2: ")
+    long = [dataclasses.replace(drive[2][k % 5], image=k) for k in range(1801)]
+    for width, first in ((1100, "frame 0 to 1: "), (NARROW, "frame 0 to 6: ")):
+        picture = ElementTree.fromstring(sequence_strip(long, width))
+        titles = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}title")]
+        assert width / 2 < len(titles) <= width
+        assert titles[0].startswith(first)
+
+
+def test_the_section_marks_the_worst_frame(drive):
+    section = sequence_section(drive[2])
+    worst = sequence_statement(drive[2])
+    assert f"Open frame {worst.worst_frame}, the worst" in section
+    assert section.count("strip-worst") == 2, "once on large screens, once on phones"
+    assert f"frame {worst.worst_frame}: {worst.largest_deviation:.4g}</text>" in section
+    later = [dataclasses.replace(result, image=result.image + 100) for result in drive[2]]
+    assert f'data-row="{worst.worst_frame}" hidden>Open frame {worst.worst_frame + 100},' in sequence_section(later)
 
 
 def run(*arguments):

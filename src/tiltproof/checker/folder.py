@@ -130,6 +130,7 @@ def read_run(folder: Path) -> Run:
     ensure("head" not in claim or (len(head) > 0 and task != "regression"), "a claim of ranges takes off a head")
     radius = task == "radius"
     if radius:
+        ensure(len(transform.low) > 0, "the claim measures radii without a parameter")
         ensure(
             all(map(contains_zero, transform.low, transform.high)), "the claim measures radii from outside of its range"
         )
@@ -143,7 +144,7 @@ def read_run(folder: Path) -> Run:
     verdicts: list[VerdictRecord] = []
     ranges: list[RangeRecord] = []
     values: Values = None
-    ensure(not transform.noise or task == "classification", "a claim of ranges or radii has noise")
+    ensure(not transform.noise or task != "regression", "a claim of ranges has noise")
     if task == "regression":
         values = read_values(claim, len(digests))
         ranges = [read_range(record, first + k, values, k, transform) for k, record in enumerate(found)]

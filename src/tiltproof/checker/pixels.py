@@ -5,6 +5,7 @@ Output pixel (u, v) shows the source image at T^-1(u, v) = T_1^-1(... T_n^-1(u, 
 camera of focal length f sees along the ray (u, v, f) (right, up, forward), and a turned camera along the turned ray. So the
 code carries rays (u, v, f w) through all transformations and samples the image at (u / w, v / w). A camera that moved to t
 sees the plane n . P = 1 along the ray q at t + s q with n . (t + s q) = 1: in the direction of q + (n . q) t / (1 - n . t).
+A lens moves positions, so rays are divided before it: what it shows at (u, v) the image has at (1 + k r^2) (u, v).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 from tiltproof.checker.cubic import resample_cubic
 from tiltproof.checker.form import UNIT, UNIT32, Form, enclose
 from tiltproof.checker.photometric import changed, clamped, endless, quotient, radians, reciprocal, sine_and_cosine
-from tiltproof.checker.tiling import CAMERA_MOVES, GROUND, MOVES, Transform
+from tiltproof.checker.tiling import CAMERA_MOVES, GROUND, LENS, MOVES, Transform
 
 MOST_CELLS = 8  # a coordinate box that spans more gets the range of the whole image
 FARTHEST = 2.0**20
@@ -102,6 +103,12 @@ def source(
             u, v = (u + along if axis == 0 else u), (v + along if axis == 1 else v)
             if axis == 2:
                 w, turned = w + along / f, True
+        elif letter == LENS:  # the distance r from the center becomes r (1 + k r^2): of positions, not of rays
+            if turned:
+                u, v, w, turned = quotient(u, w), quotient(v, w), zero + 1.0, False
+            squares = (u * u + v * v) * value / 100  # r^2 = 1 at the corners of the image, or at the distance f
+            stretch = squares / f / f if f else squares * 4 / float(height * height + width * width)
+            u, v = u + u * stretch, v + v * stretch
         elif letter == "Tu":
             u = u - (w * value if turned else value)
         elif letter == "Tv":

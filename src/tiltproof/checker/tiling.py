@@ -20,7 +20,8 @@ NUMBER = r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*"
 PART = re.compile(rf"\s*([A-Z][a-z]*)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?(?:@{NUMBER}:{NUMBER}:{NUMBER})?\)\s*")
 CAMERA_MOVES = ("Tx", "Ty", "Tz")  # along the camera's axes; after a second @: the normal n of the plane n . P = 1
 CAMERAS = frozenset(("Yaw", "Pitch", *CAMERA_MOVES))  # after @: the focal length in pixels
-MOVES = CAMERAS | {"R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Roll"}
+LENS = "Ld"  # after @: the distance in pixels where r is 1; by default half of the image's diagonal
+MOVES = CAMERAS | {"R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Roll", LENS}
 GROUND = (0.0, -1.0, 0.0)
 BLURS = {"Bl": 32.0, "Mb": 128.0}  # the largest parameter, from 0; after @: a Gaussian's radius, a motion's angle
 LETTERS = MOVES | BLURS.keys() | {"C", "B", "G", "S", "H"}
@@ -125,6 +126,9 @@ def read_setting(letter: str, text: str | None, low: float, high: float) -> floa
     setting = float(text or 0)
     if letter in CAMERAS:
         ensure(0 < setting < math.inf, f"{letter} needs a positive, finite focal length")
+        return setting
+    if letter == LENS:
+        ensure(text is None or 0 < setting < math.inf, f"{letter} needs a positive, finite distance")
         return setting
     if letter not in BLURS:
         ensure(text is None, f"{letter} has no setting")

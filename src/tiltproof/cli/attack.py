@@ -48,6 +48,7 @@ def command(
     json_file: options.JsonFile = None,
     quiet: options.Quiet = False,
     padding: options.Padding = None,
+    interpolation: options.Interpolation = None,
     end: options.End = None,
     files: options.Files = options.NO_FILES,
     seed: options.Seed = 0,
@@ -66,7 +67,7 @@ def command(
     check_text_file(json_file)
     choice = ModelChoice.of(model, files)
     chosen_data = DataChoice.of(data, files)
-    network, chosen = model_and_transform(choice, transform, padding, chosen_data)
+    network, chosen = model_and_transform(choice, transform, padding, interpolation, chosen_data)
     network = network.to(place)
     kept = KeepChoice(keep_own, top_k, allow, forbid)
     keep = kept.keep(chosen_data)

@@ -26,6 +26,7 @@ def command(
     index: Annotated[int, option("Index of the image.", options.PROBLEM, "N")] = 0,
     method: options.Method = "affine",
     padding: options.Padding = None,
+    interpolation: options.Interpolation = None,
     data_root: options.DataRoot = None,
     resize: options.Resize = None,
     crop: options.Crop = None,
@@ -41,7 +42,7 @@ def command(
     from tiltproof.reports import bounds_plot
     from tiltproof.transforms import parse
 
-    chosen = parse(transform, padding)
+    chosen = parse(transform, padding, interpolation)
     if out.suffix.lower() != ".png":
         raise InputError("the figure is written as PNG", got=out, do="end the file name in .png")
     check_writable(out)

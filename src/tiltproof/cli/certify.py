@@ -95,6 +95,7 @@ def command(
     sequence: Annotated[bool, flag("Regression: one statement about all frames.", RARE, "--sequence")] = False,
     tolerance: Annotated[float | None, option("uint8: margins must exceed this. [measured]", RARE, "X")] = None,
     padding: options.Padding = None,
+    interpolation: options.Interpolation = None,
     end: options.End = None,
     files: options.Files = options.NO_FILES,
     batch_size: options.BatchSize = None,
@@ -153,7 +154,9 @@ def command(
     quiet = quiet or json_file == STDOUT
     choice = ModelChoice.of(model, files)
     chosen_data = DataChoice.of(data, files)
-    network, chosen = model_and_transform(choice, transform, padding, chosen_data, program=semantics == EIGHT_BITS)
+    network, chosen = model_and_transform(
+        choice, transform, padding, interpolation, chosen_data, program=semantics == EIGHT_BITS
+    )
     if tolerance is not None:
         settings["tolerance"] = tolerance
     if kept.given:

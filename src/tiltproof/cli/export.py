@@ -70,6 +70,7 @@ def command(
     ] = None,
     timeout: Annotated[float, option("Seconds per property in instances.csv.", RARE, "S")] = PROPERTY_SECONDS,
     padding: options.Padding = None,
+    interpolation: options.Interpolation = None,
     files: options.Files = options.NO_FILES,
 ) -> None:
     """Export results as CSV, JSON, JUnit or to MLflow; or problems as VNN-LIB.
@@ -103,7 +104,8 @@ def command(
             "misclassified images are confirmed with --model and --data", got="one of them", do="give both"
         )
     if folder is not None:
-        _unused({"--splits": splits, "--transform": transform, "--padding": padding}, "with a run, which has its own")
+        given = {"--splits": splits, "--transform": transform, "--padding": padding, "--interpolation": interpolation}
+        _unused(given, "with a run, which has its own")
     quiet = quiet or STDOUT in tables.values()
     network, chosen = None, None
     choice = None if model is None else ModelChoice.of(model, files)
@@ -113,7 +115,7 @@ def command(
         choice = None if choice is None else choice.noted(run.notes)
         chosen_data = None if chosen_data is None else chosen_data.noted(run.notes)
     if choice is not None and folder is None:
-        network, chosen = model_and_transform(choice, transform, padding, chosen_data)
+        network, chosen = model_and_transform(choice, transform, padding, interpolation, chosen_data)
     elif choice is not None:
         network = choice.load(chosen_data)
     task = "classification" if run is None else run.task

@@ -159,7 +159,12 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def model_and_transform(
-    choice: ModelChoice, transform: str | None, padding: str | None, data: DataChoice | None, program: bool = False
+    choice: ModelChoice,
+    transform: str | None,
+    padding: str | None,
+    interpolation: str | None,
+    data: DataChoice | None,
+    program: bool = False,
 ) -> tuple[nn.Module, Transform]:
     """The network, and the transformation given or else the one on the model's card.
 
@@ -168,9 +173,9 @@ def model_and_transform(
     """
     from tiltproof.transforms import parse
 
-    asked = None if transform is None else parse(transform, padding)
+    asked = None if transform is None else parse(transform, padding, interpolation)
     network = choice.load(data, program)
-    return network, parse(_of_card(choice.name), padding) if asked is None else asked
+    return network, parse(_of_card(choice.name), padding, interpolation) if asked is None else asked
 
 
 def _of_card(model: str) -> str:

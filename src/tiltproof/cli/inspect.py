@@ -43,6 +43,7 @@ def command(
     json_file: options.JsonFile = None,
     quiet: options.Quiet = False,
     padding: options.Padding = None,
+    interpolation: options.Interpolation = None,
     files: options.Files = options.NO_FILES,
 ) -> None:
     """Analyze a network before a proof.
@@ -59,7 +60,7 @@ def command(
 
     check_text_file(json_file)
     quiet, place = quiet or json_file == STDOUT, choose_device(device)
-    chosen = None if transform is None else parse(transform, padding)
+    chosen = None if transform is None else parse(transform, padding, interpolation)
     stated = shape if Path(model).suffix.lower() in FILES else None
     choice = ModelChoice.of(model, files)._replace(shape=stated)
     chosen_data = None if data is None else DataChoice.of(data, files)

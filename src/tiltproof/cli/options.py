@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from tiltproof.models.cards import models
-from tiltproof.names import ARCHITECTURE_NAMES, CLUSTERS, DATA_NAMES, NORMALIZATIONS, PADDINGS
+from tiltproof.names import ARCHITECTURE_NAMES, CLUSTERS, DATA_NAMES, INTERPOLATIONS, NORMALIZATIONS, PADDINGS
 from tiltproof.startup import finish_start
 
 PROBLEM, EFFORT, MACHINE, RESULTS = "The problem", "How hard to try", "Where it runs", "Results and evidence"
@@ -129,7 +129,8 @@ LETTERS_HELP = (
     "(percent). B: brightness (of 1). G: gamma (percent). S: saturation (percent). H: hue (degrees). Bl: Gaussian blur "
     "(pixels). Mb(5@30): motion blur of 0 to 5 pixels at 30 degrees. Yaw(5@300), Pitch(5@300), Roll: camera rotation "
     "(degrees) at a focal length of 300 pixels. Tx(0.1@300), Ty, Tz: moves of the camera to the right, up and forwards (in "
-    'distances of a plane, by default the ground below). "R(5); interpolation=nearest", or bicubic: instead of bilinear. '
+    "distances of a plane, by default the ground below). Ld(5), Ld(5@300): lens distortion (percent at the corner, or at 300 "
+    'pixels from the center). "R(5); interpolation=nearest", or bicubic: instead of bilinear. '
     "Linf(0.01): any noise of up to 0.01 in each pixel, last (of 1)."
 )
 TransformText = Annotated[str, option(TRANSFORM_HELP, PROBLEM, "TEXT", "--transform")]
@@ -155,6 +156,10 @@ Padding = Annotated[
     choice(
         f"Outside the image: {PADDINGS[0]} (default), {', '.join(PADDINGS[1:-1])} or {PADDINGS[-1]}.", RARE, *PADDINGS
     ),
+]
+Interpolation = Annotated[
+    str | None,
+    choice("Between pixels: bilinear (default), nearest or bicubic.", RARE, *INTERPOLATIONS),
 ]
 Architecture = Annotated[
     str | None,

@@ -70,6 +70,7 @@ def command(
     json_file: options.JsonFile = None,
     quiet: options.Quiet = False,
     padding: options.Padding = None,
+    interpolation: options.Interpolation = None,
     end: options.End = None,
     files: options.Files = options.NO_FILES,
     batch_size: options.BatchSize = None,
@@ -105,7 +106,7 @@ def command(
     choice, chosen_data = ModelChoice.of(model, files), DataChoice.of(data, files)
     check_text_file(json_file)
     quiet = quiet or json_file == STDOUT
-    network, chosen = model_and_transform(choice, transform, padding, chosen_data)
+    network, chosen = model_and_transform(choice, transform, padding, interpolation, chosen_data)
     keep = kept.keep(chosen_data) if kept.given else None
     images, labels, first = load_selection(chosen_data, start, end, limit, kept.task)
     notes = {"model": model, "arch": files.arch, "data": data} | choice.notes() | chosen_data.notes() | kept.notes()

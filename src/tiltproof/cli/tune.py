@@ -63,6 +63,7 @@ def command(
     device: options.Device = "auto",
     json_file: options.JsonFile = None,
     padding: options.Padding = None,
+    interpolation: options.Interpolation = None,
     data_root: options.DataRoot = None,
     seed: Annotated[int, option("Seed of boxes and images.", RARE, "N")] = 0,
 ) -> None:
@@ -78,7 +79,7 @@ def command(
     from tiltproof.training import pixel_widths, tune
     from tiltproof.transforms import parse
 
-    chosen, place = parse(transform, padding), choose_device(device)
+    chosen, place = parse(transform, padding, interpolation), choose_device(device)
     if nu is None and epsilon is None:
         raise InputError("nothing to tune", do="give --epsilon to search for nu, or --nu to see the widths of a box")
     if nu is not None and start is not None:

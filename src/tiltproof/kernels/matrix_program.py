@@ -171,12 +171,12 @@ def constants(entries: Entries, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def trace(transform: Transform, run: list[int], quadratic: bool = False) -> Entries | None:
-    """The entries of a run of spatial parts; None for cameras, for interpolations that are not bilinear, and for formulas that do what
-    cannot be written down.
+    """The entries of a run of spatial parts; None for cameras and lenses, for interpolations that are not bilinear, and for
+    formulas that do what cannot be written down.
 
     ``quadratic``: see `coordinates.symbols`.
     """
-    if transform.interpolation != "bilinear":  # the kernels know no other
+    if transform.interpolation != "bilinear" or not transform.one_matrix(run):  # the kernels know no other
         return None
     tape = Tape(len(run))
     inputs = [Traced(tape, k) for k in range(len(run))]

@@ -16,7 +16,7 @@ from tiltproof.enclosures.rounding import UNIT, widen
 from tiltproof.errors import InputError
 from tiltproof.pixels import single_cell
 from tiltproof.pixels.bilinear import MOST_CELLS, PatchExtrema, boxes_of, some, too_wide, wide_hull
-from tiltproof.pixels.coordinates import Coordinates, check_camera_depth, coordinates, symbols
+from tiltproof.pixels.coordinates import Coordinates, check_limits, coordinates, symbols
 from tiltproof.pixels.fgv import fgv
 from tiltproof.pixels.interpolations import resampled_form, resampled_interval
 from tiltproof.pixels.noise import noisy_form, noisy_interval
@@ -146,7 +146,7 @@ def bound_pixels(
         if isinstance(part, (Scaling, Gamma, Filter, CameraMove)):
             part.check(float(box[0][:, k].min()), float(box[1][:, k].max()))
     low, high = box
-    check_camera_depth(transform, images.shape[-2], images.shape[-1], low, high)
+    check_limits(transform, images.shape[-2], images.shape[-1], low, high)
     size = max(1, CHUNK_ENTRIES // images[0].numel())
     forms = [
         pair_bounds(

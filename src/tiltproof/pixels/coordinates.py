@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.rounding import widen
 from tiltproof.errors import InputError
-from tiltproof.transforms.base import Spatial, Transform
+from tiltproof.transforms.base import Part, Spatial, Transform
 from tiltproof.transforms.camera import Camera
 from tiltproof.transforms.interpolation import applied, centered_grid, keeps_plane, lifted
 
@@ -84,14 +85,23 @@ def _intervals(
     u, v = Interval(grid_u, grid_u), Interval(grid_v, grid_v)
     w: Interval | int = 1
     for k in reversed(run):
-        value = Interval(low[:, k].view(-1, 1, 1), high[:, k].view(-1, 1, 1))
-        u, v, w = applied(transform.parts[k].inverse_matrix(value), u, v, w)
-    if isinstance(w, Interval):
-        inverse = w.reciprocal()  # infinite where w reaches zero, and so are then the positions
-        u, v = u * inverse, v * inverse
+        part, value = transform.parts[k], Interval(low[:, k].view(-1, 1, 1), high[:, k].view(-1, 1, 1))
+        if part.by_matrix:
+            u, v, w = applied(part.inverse_matrix(value), u, v, w)
+        else:  # it moves positions, not rays
+            (u, v), w = _divided(u, v, w), 1
+            u, v = part.moved(value, u, v, height, width)
+    u, v = _divided(u, v, w)
     columns, rows = u + (width - 1) / 2, -v + (height - 1) / 2
     shape = (len(low), height, width)
     return columns.exactly(lambda end: end.expand(shape)), rows.exactly(lambda end: end.expand(shape))
+
+
+def _divided(u: Interval, v: Interval, w: Interval | int) -> tuple[Interval, Interval]:
+    if isinstance(w, int):
+        return u, v
+    inverse = w.reciprocal()  # infinite where w reaches zero, and so are then the positions
+    return u * inverse, v * inverse
 
 
 def combine(
@@ -129,11 +139,22 @@ def coordinates(
     width: int,
     cells: int | None = None,
 ) -> Coordinates:
-    """Six affine matrix entries per box (nine for a camera), then exact linear algebra over the pixel grid, and one division."""
-    matrix = transform.composed_inverse(run, [forms[k] for k in run])
+    """Six affine matrix entries per box (nine for a camera), then exact linear algebra over the pixel grid, and one division.
+
+    Parts that are no matrices move the forms of all positions, one after the other.
+    """
     columns, rows = _intervals(transform, run, low, high, height, width)
     u, v = centered_grid(height, width, low)
     middle = (width - 1) / 2, (height - 1) / 2
+    if not transform.one_matrix(run):
+        (x, y), divided = moved_forms(transform, run, forms, u, v, height, width)
+        column, row = x + middle[0], -y + middle[1]
+        if not divided:
+            return Coordinates(column, row, _meet(column, columns), _meet(row, rows), cells)
+        column, columns = _projected(column, columns, width)
+        row, rows = _projected(row, rows, height)
+        return Coordinates(column, row, columns, rows, cells)
+    matrix = transform.composed_inverse(run, [forms[k] for k in run])
     if keeps_plane(matrix):
         column = combine(matrix[0], u, v, forms[0], 1, middle[0])
         row = combine(matrix[1], u, v, forms[0], -1, middle[1])
@@ -142,6 +163,56 @@ def coordinates(
     column, columns = _projected(x.over(w) + middle[0], columns, width)
     row, rows = _projected(-y.over(w) + middle[1], rows, height)
     return Coordinates(column, row, columns, rows, cells)
+
+
+def moved_forms(
+    transform: Transform,
+    run: list[int],
+    forms: list[AffineForm],
+    u: Tensor,
+    v: Tensor,
+    height: int,
+    width: int,
+    limits: list[AffineForm] | None = None,
+) -> tuple[tuple[AffineForm, AffineForm], bool]:
+    """Return the source positions, relative to the center, of the pixels at u and v under a run that is not one matrix, as forms
+    [P, H, W]; and whether a depth was divided by, which leaves infinite radii where it reaches zero.
+
+    To ``limits`` each map adds what must stay above `LEAST_DEPTH`: a camera's depth, a lens's growth.
+    """
+    limits, divided, at_pixels = [] if limits is None else limits, False, True
+    shape = (v.shape[1], u.shape[2])
+    x: Any = u.expand(1, *shape)
+    y: Any = v.expand(1, *shape)
+    for group in transform.maps(run):
+        if not transform.one_matrix(group):
+            part, value = transform.parts[group[0]], _spread(forms[group[0]], *shape)
+            growth = part.growth(value, x, y, height, width)
+            limits += [] if growth is None else [growth]
+            moved = part.moved(value, x, y, height, width)
+            x, y = (  # where a map leaves columns or rows as they are
+                AffineForm.constant(each.expand(value.shape), value.symbols) if isinstance(each, Tensor) else each
+                for each in moved
+            )
+            at_pixels = False
+            continue
+        matrix = transform.composed_inverse(group, [forms[k] for k in group])
+        if at_pixels:  # exact positions: one sum for all of them
+            x, y, w = (combine(line, u, v, forms[0], 1, 0.0) for line in lifted(matrix))
+        else:
+            x, y, w = applied(tuple(tuple(map(_spread, line)) for line in matrix), x, y, 1)
+        at_pixels = False
+        if not keeps_plane(matrix):
+            limits.append(w)
+            x, y, divided = x.over(w), y.over(w), True
+    return (x, y), divided
+
+
+def _spread(entry: Any, height: int = 1, width: int = 1) -> Any:
+    """A form [P] with dimensions for rows and columns, [P, height, width]; numbers as they are."""
+    if not isinstance(entry, AffineForm):
+        return entry
+    return entry.exactly(lambda values: values.view(-1, 1, 1).expand(-1, height, width))
 
 
 def coordinates_of_chosen(
@@ -193,29 +264,37 @@ def _meet(form: AffineForm, interval: Interval) -> Interval:
     return Interval(torch.maximum(form.lower, interval.lower), torch.minimum(form.upper, interval.upper))
 
 
-# Cameras: the inverse map divides by the depth w (`transforms/camera.py`), so ranges in which the depth of a pixel comes near zero are
-# refused. For given parameters w is linear in (u, v), so over an image it is least at a corner; over a box of parameters it is bounded
-# like any coordinate, and boxes that leave it open are halved.
+# Limits: the inverse map of a camera divides by the depth w (`transforms/camera.py`), and that of a lens may turn back, so ranges in which
+# the depth of a pixel, or the growth of its distance from the center, comes near zero are refused. For given parameters w is linear in
+# (u, v), so over an image it is least at a corner; with a lens all pixels are looked through. Over a box of parameters limits are bounded
+# like any coordinate, and boxes that leave them open are halved.
 
 LEAST_DEPTH = 2.0**-4
 """Largest ratio of the distances of a source position and its pixel: beyond, an image is a smear."""
 MOST_BOXES = 2**14
+LIMIT_ENTRIES = 2**20
+"""Pixels whose limits are bounded at a time."""
 
 
-def has_camera(transform: Transform) -> bool:
-    return any(isinstance(part, Camera) for part in transform.parts)
+def has_limits(transform: Transform) -> bool:
+    """Return whether parts are undefined for some parameters, depending on the image's size."""
+    return any(map(_has_limit, transform.parts))
 
 
-def check_camera_depth(
+def _has_limit(part: Part) -> bool:
+    return isinstance(part, Camera) or not part.by_matrix
+
+
+def check_limits(
     transform: Transform, height: int, width: int, low: Tensor | None = None, high: Tensor | None = None
 ) -> None:
-    """Refuse boxes [P, d] (by default the whole range) unless the depth is proved to stay above 1/16 for every pixel."""
-    if not has_camera(transform):
+    """Refuse boxes [P, d] (by default the whole range) unless depth and growth are proved to stay above 1/16 for every pixel."""
+    if not has_limits(transform):
         return
     low = torch.tensor([transform.low], dtype=torch.float64) if low is None else low.double().cpu()
     high = torch.tensor([transform.high], dtype=torch.float64) if high is None else high.double().cpu()
     for kind, run in transform.stages():
-        if kind is Spatial and any(isinstance(transform.parts[k], Camera) for k in run):
+        if kind is Spatial and any(_has_limit(transform.parts[k]) for k in run):
             _check_run(transform, run, low, high, height, width)
 
 
@@ -223,30 +302,60 @@ def _check_run(transform: Transform, run: list[int], low: Tensor, high: Tensor, 
     both = torch.unique(torch.cat([low, high], 1), dim=0)
     low, high = both[:, : low.shape[1]], both[:, low.shape[1] :]
     while True:
-        depth = corner_depth(transform, run, low, high, height, width)
-        left = ~(depth.lower >= LEAST_DEPTH).flatten(1).all(1)
+        lower, _, moves = limits(transform, run, low, high, height, width)
+        left = ~(lower >= LEAST_DEPTH)
         if not bool(left.any()):
             return
-        low, high, moves = low[left], high[left], depth.slopes[:, left].abs().flatten(2).amax(2).T
+        low, high, moves = low[left], high[left], moves[left]
         middle = (low + high) / 2
-        least = corner_depth(transform, run, middle, middle, height, width).upper.flatten(1).amin(1)
+        least = limits(transform, run, middle, middle, height, width)[1]
         worst = int(least.argmin())
         if not float(least[worst]) >= LEAST_DEPTH or len(low) > MOST_BOXES or not bool((moves.amax(1) > 0).all()):
-            raise InputError(
-                f"the camera turns or moves too far for an image of {width} x {height} pixels: its depth reaches zero for some of them",
-                got=f"{transform}; at {', '.join(f'{x:.6g}' for x in middle[worst].tolist())} the least depth is {float(least[worst]):.3g}",
-                why="a range too wide for the focal length, or a focal length that is not in pixels of these images",
-                do=f"choose a smaller range or a longer focal length, so that the depth w stays above {LEAST_DEPTH:g}",
-            )
+            _refuse(transform, run, height, width, middle[worst], float(least[worst]))
         axis = torch.nn.functional.one_hot(moves.argmax(1), low.shape[1]).bool()
         low, high = torch.cat([low, torch.where(axis, middle, low)]), torch.cat([torch.where(axis, middle, high), high])
 
 
-def corner_depth(
+def _refuse(transform: Transform, run: list[int], height: int, width: int, middle: Tensor, least: float) -> None:
+    where = f"{transform}; at {', '.join(f'{x:.6g}' for x in middle.tolist())} the least"
+    size = f"an image of {width} x {height} pixels"
+    if transform.one_matrix(run):
+        raise InputError(
+            f"the camera turns or moves too far for {size}: its depth reaches zero for some of them",
+            got=f"{where} depth is {least:.3g}",
+            why="a range too wide for the focal length, or a focal length that is not in pixels of these images",
+            do=f"choose a smaller range or a longer focal length, so that the depth w stays above {LEAST_DEPTH:g}",
+        )
+    raise InputError(
+        f"the lens distorts {size} too much: towards its border the distance from the center does not grow any more",
+        got=f"{where} growth 1 + 3 k r^2 (or depth, with a camera) is {least:.3g}",
+        why="a negative coefficient too large for the image, or parts that move pixels far out",
+        do=f"choose a smaller range, so that the growth stays above {LEAST_DEPTH:g}: -30 percent or more for Ld alone",
+    )
+
+
+def limits(
     transform: Transform, run: list[int], low: Tensor, high: Tensor, height: int, width: int
-) -> AffineForm:
-    """Return the depth w at the four corner pixels over boxes [P, d], [P, 2, 2]."""
-    forms = symbols(low, high)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the least lower bound of all limits over boxes [P, d], the least upper bound, both [P], and how much each parameter
+    moves them, [P, d]."""
+    corners, parts = transform.one_matrix(run), []
     u, v = centered_grid(height, width, low)
-    third = lifted(transform.composed_inverse(run, [forms[k] for k in run]))[2]
-    return combine((third[0], third[1], third[2]), u[..., [0, -1]], v[:, [0, -1]], forms[0], 1, 0.0)
+    if corners:
+        u, v = u[..., [0, -1]], v[:, [0, -1]]
+    size = max(1, LIMIT_ENTRIES // (u.numel() * v.numel()))
+    for below, above in zip(low.split(size), high.split(size), strict=True):
+        forms, found = symbols(below, above), []
+        if corners:
+            third = lifted(transform.composed_inverse(run, [forms[k] for k in run]))[2]
+            found.append(combine((third[0], third[1], third[2]), u, v, forms[0], 1, 0.0))
+        else:
+            moved_forms(transform, run, forms, u, v, height, width, found)
+        if not found:  # maps that are defined everywhere
+            found.append(AffineForm.constant(torch.ones_like(below[:, :1]), below.shape[1]))
+        lower = torch.stack([form.lower.flatten(1).amin(1) for form in found]).amin(0)
+        upper = torch.stack([form.upper.flatten(1).amin(1) for form in found]).amin(0)
+        moves = torch.stack([form.slopes.abs().flatten(2).amax(2).T for form in found]).amax(0)
+        parts.append((lower, upper, moves))
+    lower, upper, moves = (torch.cat(each) for each in zip(*parts, strict=True))
+    return lower, upper, moves

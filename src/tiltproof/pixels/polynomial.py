@@ -91,8 +91,9 @@ def polynomial_form(
 
 def supported(transform: Transform, low: Tensor, high: Tensor) -> bool:
     """Return whether forms are polynomials: at most one parameter of each box varies, and the stages are moves of
-    pixels, changes of contrast and brightness, or the first and then the second; noise is left to plain forms."""
-    if transform.noise:
+    pixels by matrices, changes of contrast and brightness, or the first and then the second; noise is left to plain
+    forms."""
+    if transform.noise or not all(part.by_matrix for part in transform.parts):
         return False
     kinds = [kind for kind, _ in transform.stages()] if len(transform.parts) <= MOST_PARTS else []
     plain = bool(((low < high).sum(1) <= 1).all()) and bool((torch.cat([low, high]).abs() < MOST_VALUE).all())

@@ -22,6 +22,7 @@ from tiltproof.reports.columns import page_data
 from tiltproof.reports.details import ClassDetails, Details, PictureDetails, RangeDetails
 from tiltproof.reports.encoding import thumbnail_data
 from tiltproof.reports.sentences import quote, scope
+from tiltproof.reports.strip import sequence_section
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.runs.manifest import package_version
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
@@ -241,6 +242,7 @@ def _page(run: FinishedRun, data: dict[str, Any], blocks: dict[int, str], remark
         "scope": html.escape(scope(run)),
         **assessment.blocks(run),
         "hero": _still(run, blocks),
+        "drive": sequence_section(run.results) if run.regression and run.notes.get("sequence") is True else "",
         "notices": "".join(f"<li>{html.escape(text)}</li>" for text in remarks),
         "version": html.escape(package_version()),
         "data": _json(data),

@@ -29,7 +29,7 @@ from tiltproof.verify.api import certified_radius, certify
 from tiltproof.verify.options import BranchAndBound
 from tiltproof.verify.radius_results import RadiusResult
 from tiltproof.verify.results import Certificate, ImageResult, Verdict
-from tiltproof.verify.shares import nested, upper_share
+from tiltproof.verify.shares import check_parameters, nested, upper_share
 
 CURVE = "curve.json"
 FORMAT, VERSION = "tiltproof-curve", 1
@@ -69,7 +69,7 @@ def certified_curve(
         raise InputError("shares of a range lie above 0 and at most at 1", got=tuple(shares))
     whole = parse(transform) if isinstance(transform, str) else transform
     results = certificate.results
-    whole.refuse_noise("a curve")
+    check_parameters(whole)
     if certificate.transform != str(whole) or len(results) != len(images):
         raise InputError(
             "the certificate is not one of these images over this range",

@@ -22,7 +22,7 @@ from torch import Tensor
 from tiltproof.errors import InputError
 from tiltproof.names import TUNE_SAMPLES
 from tiltproof.pixels.api import check_images, check_method, pair_bounds
-from tiltproof.pixels.coordinates import check_camera_depth, has_camera
+from tiltproof.pixels.coordinates import check_limits, has_limits
 from tiltproof.training.sampling import half_widths
 from tiltproof.transforms import Gamma, Scaling, Transform, parse
 
@@ -286,7 +286,7 @@ def _check_wider(transform: Transform, half: Tensor, images: Tensor) -> None:
         low = part.range[0] - one
         part.check(low if part.minimum is None else max(low, part.minimum), part.range[1] + one)
     low, high = (torch.tensor([end], dtype=torch.float64) for end in (transform.low, transform.high))
-    check_camera_depth(transform, images.shape[-2], images.shape[-1], low - half, high + half)
+    check_limits(transform, images.shape[-2], images.shape[-1], low - half, high + half)
 
 
 def _largest(transform: Transform, images: Tensor) -> Tensor:
@@ -297,7 +297,7 @@ def _largest(transform: Transform, images: Tensor) -> Tensor:
         half = (high - low) / 2
         halves.append(min(half, 0.9 * (low + 100)) if isinstance(part, (Scaling, Gamma)) else half)
     largest = torch.tensor(halves, dtype=torch.float64)
-    for _ in range(MAX_STEPS if has_camera(transform) else 0):
+    for _ in range(MAX_STEPS if has_limits(transform) else 0):
         try:
             _check_wider(transform, largest, images)
             break

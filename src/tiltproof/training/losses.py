@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import check_method
-from tiltproof.pixels.coordinates import check_camera_depth
+from tiltproof.pixels.coordinates import check_limits
 from tiltproof.pixels.fgv import lines_needed, window_bounds
 from tiltproof.training.bounded_network import PROPAGATIONS, BoundedNetwork
 from tiltproof.training.sampling import Sampler, half_widths
@@ -128,7 +128,7 @@ class TrainingLoss:
         """Return the inputs that change with the step; first the sampled parameters [samples * n, d], sample by sample."""
         if self.checked_size != images.shape[-2:]:  # once for each image size; reads values only if there is a camera
             self.checked_size = tuple(images.shape[-2:])
-            check_camera_depth(self.transform, *images.shape[-2:])
+            check_limits(self.transform, *images.shape[-2:])
         sampled = [self.sampler.parameters(step, len(images), images, purpose=k) for k in range(self.samples)]
         return (torch.cat(sampled),)
 

@@ -14,6 +14,7 @@ from tiltproof.transforms.geometric import (
     TranslationV,
 )
 from tiltproof.transforms.camera import Camera, CameraMove, MoveX, MoveY, MoveZ, Pitch, Roll, Yaw
+from tiltproof.transforms.lens import LensDistortion
 from tiltproof.transforms.photometric import Brightness, Contrast, Gamma, Hue, Saturation
 from tiltproof.transforms.blur import Filter, GaussianBlur, MotionBlur
 from tiltproof.transforms.noise import Linf
@@ -32,6 +33,7 @@ __all__ = [
     "Gamma",
     "GaussianBlur",
     "Hue",
+    "LensDistortion",
     "Linf",
     "MotionBlur",
     "MoveX",

@@ -21,7 +21,15 @@ from torch import Tensor
 
 from tiltproof.errors import InputError
 from tiltproof.names import INTERPOLATIONS, PADDINGS
-from tiltproof.transforms.interpolation import Matrix, multiply, pixel_coordinates, resampled, sample_each
+from tiltproof.transforms.interpolation import (
+    Matrix,
+    as_positions,
+    centered_grid,
+    multiply,
+    projected,
+    resampled,
+    sample_each,
+)
 
 LETTERS: dict[str, type[Part]] = {}
 """The classes the text notation knows, by letter. A class of this package registers itself when it is defined.
@@ -182,9 +190,25 @@ class Transform:
 
     def _positions(self, indices: list[int], images: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """Return the source columns and rows of all pixels, for each row of ``parameters``."""
-        matrix = self.composed_inverse(indices, [parameters[:, k].view(-1, 1, 1) for k in indices])
         height, width = images.shape[-2:]
-        return pixel_coordinates(matrix, height, width, images)
+        u, v = centered_grid(height, width, images)
+        for group in self.maps(indices):
+            values = [parameters[:, k].view(-1, 1, 1) for k in group]
+            if self.one_matrix(group):
+                u, v = projected(self.composed_inverse(group, values), u, v)
+            else:
+                u, v = self.parts[group[0]].moved(values[0], u, v, height, width)
+        return as_positions(u, v, height, width)
+
+    def maps(self, indices: list[int]) -> list[list[int]]:
+        """Group consecutive spatial parts whose inverse maps are one matrix; other parts stand alone. In the order in which the
+        inverse maps act on a pixel: T^-1 = T_1^-1 ... T_n^-1, so the last parts come first."""
+        groups = [list(group) for _, group in itertools.groupby(indices, lambda k: -1 if self.one_matrix([k]) else k)]
+        return groups[::-1]
+
+    def one_matrix(self, indices: list[int]) -> bool:
+        """Return whether the inverse map of these spatial parts is a matrix."""
+        return all(self.parts[k].by_matrix for k in indices)
 
     def composed_inverse(self, indices: list[int], values: list[Any]) -> Matrix:
         """Return the inverse map of consecutive spatial parts: T = T_n ... T_1, so T^-1 = T_1^-1 ... T_n^-1."""
@@ -250,6 +274,8 @@ class Part(Transform):
     """Whether the transformation depends on a plane in front of the camera; its normal follows a second ``@``."""
     channels: int | None = None
     """The number of channels an image must have; None if any number will do."""
+    by_matrix = True
+    """Whether a spatial part's inverse map is a matrix, `inverse_matrix`; else it is `moved`."""
     effect = 1.0
     """Roughly how far one unit of the parameter moves pixel values; for parts that are not spatial."""
 
@@ -321,6 +347,14 @@ class Part(Transform):
         """Return a spatial part's inverse map as rows of a matrix; ``value`` is a tensor, `Interval` or `AffineForm`."""
         raise NotImplementedError
 
+    def moved(self, value: Any, u: Any, v: Any, height: int, width: int) -> tuple[Any, Any]:
+        """Return the source position of (u, v) in an image of this size; for a spatial part whose inverse map is no matrix."""
+        raise NotImplementedError
+
+    def growth(self, value: Any, u: Any, v: Any, height: int, width: int) -> Any:
+        """Return what has to stay above 1/16 at (u, v), so that such a map does not fold the image; None if it never does."""
+        return None
+
     def pixels(self, image: Any, value: Any) -> Any:
         """Return the changed pixels before the clamp; arguments are tensors or `AffineForm` objects."""
         raise NotImplementedError
@@ -340,7 +374,7 @@ class Part(Transform):
 class Spatial(Part):
     """Moves pixels: output pixel (u, v) shows the source image at (x / w, y / w), (x, y, w) = inverse_matrix @ (u, v, 1).
 
-    A matrix of two rows means w = 1; cameras give the third row.
+    A matrix of two rows means w = 1; cameras give the third row. A part with ``by_matrix = False`` defines `moved` instead.
     """
 
 
@@ -455,7 +489,7 @@ NUMBER = r"\s*([^():,@]+?)\s*"
 ITEM = re.compile(rf"\s*([A-Za-z_]+)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?(?:@{NUMBER}:{NUMBER}:{NUMBER})?\)\s*")
 
 
-def parse(text: str, padding: str | None = None) -> Transform:
+def parse(text: str, padding: str | None = None, interpolation: str | None = None) -> Transform:
     """Read a transformation from its notation.
 
     Parameters
@@ -465,6 +499,8 @@ def parse(text: str, padding: str | None = None) -> Transform:
         ``; interpolation=...``.
     padding : {"zeros", "border", "reflect"}, optional
         What lies outside the image; takes precedence over the text's.
+    interpolation : {"bilinear", "nearest", "bicubic"}, optional
+        How spatial parts find values between pixels; takes precedence over the text's.
 
     Returns
     -------
@@ -500,8 +536,7 @@ def parse(text: str, padding: str | None = None) -> Transform:
                 do='write "; padding=border" or "; interpolation=nearest"',
             )
         chosen[key.strip()] = value.strip()
-    if padding:
-        chosen["padding"] = padding
+    chosen |= {name: value for name, value in (("padding", padding), ("interpolation", interpolation)) if value}
     parts: list[Transform] = []
     position = 0
     while True:

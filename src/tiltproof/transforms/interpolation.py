@@ -75,12 +75,21 @@ def centered_grid(height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor
 
 def pixel_coordinates(matrix: Matrix, height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return the fractional source column and row (0-based, from the top left) of every output pixel, [N, H, W]."""
-    u, v = centered_grid(height, width, like)
+    return as_positions(*projected(matrix, *centered_grid(height, width, like)), height, width)
+
+
+def projected(matrix: Matrix, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the positions that a matrix maps (u, v) to."""
     source = [row[0] * u + row[1] * v + row[2] for row in matrix]
     if not keeps_plane(matrix):
         depth = source[2].clamp(min=SMALLEST_DEPTH)
         source = [source[0] / depth, source[1] / depth]
-    column, row = source[0] + (width - 1) / 2, (height - 1) / 2 - source[1]
+    return source[0], source[1]
+
+
+def as_positions(u: Tensor, v: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return (u, v), with the origin in the middle, as fractional columns and rows, [N, H, W]."""
+    column, row = u + (width - 1) / 2, (height - 1) / 2 - v
     shape = torch.broadcast_shapes(column.shape, row.shape, (1, height, width))
     return column.expand(shape), row.expand(shape)
 

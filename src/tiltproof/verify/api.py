@@ -243,8 +243,8 @@ def certified_radius(
     """Find, image by image, the largest share of the transformation's range that can be proved, and how much more there may be.
 
     The range is proved outward from the image as it is. All parameters are scaled together: half of ``"R(-10:30), Sc(4)"``
-    is ``"R(-5:15), Sc(2)"``. Whenever the search stops, each image has a radius that is proved and, if a counterexample
-    was found, one that is refuted.
+    is ``"R(-5:15), Sc(2)"``. Noise (`Linf`) stays as it is: it is no range that grows. Whenever the search stops, each
+    image has a radius that is proved and, if a counterexample was found, one that is refuted.
 
     Parameters
     ----------
@@ -285,7 +285,6 @@ def certified_radius(
         )
     with proof_on(images):
         inputs, rule = check_kept(model, images, labels, transform, semantics, keep, first)
-        inputs.transform.refuse_noise("the largest proved range")  # a radius has no place for it
         check_identity(inputs.transform)
         settings = Settings(bounds, search, attack, seed, gap=_share_of_gap(gap, inputs.transform))
         job = replace(_job(settings, first, execution, inputs), rule=rule)

@@ -296,8 +296,7 @@ class Attacker:
             left = ~known.falsified[rows]
             rows, parameters = rows[left], parameters[left]
             if len(rows):
-                up = self._pushed(rows, parameters)[1]
-                known.add(rows, parameters, self.upper_margins(rows, parameters, up), up)
+                known.add(rows, parameters, *self.worst_margins(rows, parameters))
         elif len(rows):
             known.add(rows, parameters, self.upper_margins(rows, parameters))
 
@@ -306,6 +305,11 @@ class Attacker:
         """Return upper bounds of the exact margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d]; on the CPU.
         ``up``: as in `_largest_margins`."""
         return self.points.run(functools.partial(self._largest_margins, rows, parameters, up=up))
+
+    def worst_margins(self, rows: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return `upper_margins` with the noise that is worst there, and which pixels it moves up; without noise None."""
+        up = self._pushed(rows, parameters)[1] if self.epsilon and len(rows) else None
+        return self.upper_margins(rows, parameters, up), up
 
     def _pushed(self, rows: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """Search for the noise that is worst for images ``rows`` [Q] at ``parameters`` [Q, d].

@@ -188,9 +188,11 @@ class Job:
         grid = self.settings.search.grid or grid
         if grid is None and len(pilots.rows):
             grid = self._chosen_grid(pilots)
-        # pilots know nothing of noise: what proves does
-        prover = self._prover(inputs) if inputs.transform.noise else pilots.prover
-        return ClassificationSpec(prover, attacker), known, pilots, grid
+        return ClassificationSpec(self._proving(inputs, pilots), attacker), known, pilots, grid
+
+    def _proving(self, inputs: Inputs, pilots: PilotRuns) -> Prover:
+        """Return the prover of the search: pilots know nothing of noise, and what proves does."""
+        return self._prover(inputs) if inputs.transform.noise else pilots.prover
 
     def _prover(self, inputs: Inputs) -> Prover:
         method = self.settings.bounds.method
@@ -229,17 +231,23 @@ class Job:
         rays.begin(known, cap, settings.attack.samples)
         # boxes that suit the range of a typical image, in which most of its boxes can be proved
         typical = float(cap[right].median().clamp(min=1e-6)) if len(right) else 1.0
-        pilots = self._pilots(inputs, right, pairs, nested(inputs.transform, typical))
+        pilots = self._pilots(inputs, right, pairs, nested(inputs.transform.without_noise(), typical))
         axes = len(inputs.transform.parts)
         grid: Grid = (1,) * axes
         if pieces is None and len(right):
             grid = self._chosen_grid(pilots)
             pieces = tuple(2 ** math.ceil(math.log2(count / typical)) for count in grid)
         precise = self._steered(pilots, grid)
-        state = RadiusState.start(
-            spec := RadiusSpec(pilots.prover, attacker, shares.on(device)), known, pilots.policy, device
-        )
+        prover = self._proving(inputs, pilots)
+        reserve = 0.0
+        if inputs.transform.noise:
+            prover.without_backward()
+            reserve = settings.gap / 4
+        spec = RadiusSpec(prover, attacker, shares.on(device), reserve)
+        state = RadiusState.start(spec, known, pilots.policy, device)
         state.cap = cap
+        if inputs.transform.noise:
+            state.next_look.fill_(1)  # as in `_classes`
         tiling, start = Tiling(inputs.transform, (1,) * axes), 0 if precise else PRECISE_FROM
         return RadiusSearch(spec, tiling, state, settings.search, rays, pieces or (1,) * axes, start), pieces
 

@@ -25,7 +25,7 @@ from tiltproof.network import (
     without_head,
 )
 from tiltproof.pixels.api import check_images
-from tiltproof.pixels.coordinates import check_camera_depth
+from tiltproof.pixels.coordinates import check_limits
 from tiltproof.program import as_program
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, image_bytes, pair_bytes
 from tiltproof.transforms import Transform, parse
@@ -226,7 +226,7 @@ def check_model_and_images(
     if len(transform.parts) > MOST_PARAMETERS:
         raise InputError(f"at most {MOST_PARAMETERS} parameters can be searched", got=len(transform.parts))
     check_images(images)
-    check_camera_depth(transform, *images.shape[-2:])
+    check_limits(transform, *images.shape[-2:])
     transform.check_channels(images.shape[1])
     tensors = [*model.parameters(), *model.buffers()]
     for tensor in tensors:

@@ -86,6 +86,7 @@ class Prover:
         if method == "affine" and is_deep(self.networks[torch.float64]) and DeepProver.suits(self.transform):
             self.deep = DeepProver(self.images64, self.labels, self.transform)
             self.cost = replace(self.cost, most_boxes=DEEP_BOXES)
+        self.backward = True
         self.pixel_symbols, self.together = 0, 1
         if self.transform.noise:
             self.cost = replace(self.cost, most_boxes=NOISE_BOXES)
@@ -101,6 +102,15 @@ class Prover:
         self.pixel_symbols = count
         if count:
             self.together = max(1, room // pair_bytes(inputs.network, parameters + count))
+
+    def without_backward(self) -> Prover:
+        """Prove by forward passes alone, as the checker does: it can bisect boxes to make up for backward passes, but not noise, and
+        a proved radius ends where nothing is left of its margin."""
+        self.backward = False
+        return self
+
+    def allowed(self, policy: BackwardPolicy) -> BackwardPolicy:
+        return policy if self.backward else NoBackward.on(self.images64.device)
 
     def take_for_shallow(self) -> None:
         """Bound this network as any other, however fast its radii might grow."""
@@ -131,7 +141,7 @@ class Prover:
         dtype = dtype or self.dtype
         network = network or self.networks[dtype]
         pixels = self._pixels(images, low, high, dtype)
-        outcome = self._of_pixels(network, pixels, images, low.shape[1], policy)
+        outcome = self._of_pixels(network, pixels, images, low.shape[1], self.allowed(policy))
         if self.pixel_symbols:
             self._follow_noise(outcome, network, pixels, images)
         return outcome
@@ -375,6 +385,14 @@ class EagerPolicy(BackwardPolicy):
 
     def learn(self, promising: Promising, proved: Tensor) -> None:
         """Do nothing."""
+
+
+class NoBackward(BackwardPolicy):
+    """Takes no box through a backward pass."""
+
+    def promising(self, opened: Tensor, first_order: Tensor, remainder: Tensor) -> Promising:
+        none = opened.nonzero().flatten()[:0]
+        return Promising(none, none)
 
 
 def _counts(numbers: Tensor, most: int) -> Tensor:

@@ -9,6 +9,11 @@ Why the claim is covered: a box of the tiling is proved within the least share c
 time, and c only falls. Let t be the proved share. A parameter vector of share at most t lies in the closed boxes that
 begin below t (the tiling has no gaps, and boxes that begin at t or later touch it at their edges only); those are all
 proved within some c, and c > t because no proof holds at a counterexample.
+
+Noise (`Linf`) has no share: every box is proved for all of it, and every counterexample is moved by all of it. So the claim is about
+the parameters of a share and the whole noise. What is proved at share t holds at smaller ones, whose parameters are among those of t.
+Halving boxes does not divide noise: the proof of an image ends where nothing is left of its margin, and not near a counterexample. A
+quarter of the gap before that end is not claimed, so that a checker whose bounds round otherwise proves the claim again.
 """
 
 from __future__ import annotations
@@ -70,9 +75,10 @@ class RadiusState(SearchState):
 class RadiusSpec(ClassificationSpec):
     """The margin is positive for every parameter of the proved share."""
 
-    def __init__(self, prover: Prover, attacker: Attacker, shares: Shares) -> None:
+    def __init__(self, prover: Prover, attacker: Attacker, shares: Shares, reserve: float = 0.0) -> None:
+        """``reserve``: a share that is proved, but not claimed."""
         super().__init__(prover, attacker)
-        self.shares = shares
+        self.shares, self.reserve = shares, reserve
 
     def open_images(self, state: SearchState) -> Tensor:
         """All images that are right; those with a counterexample as well, which is out of reach of smaller ranges."""
@@ -127,6 +133,7 @@ class RadiusSpec(ClassificationSpec):
                     seconds=float(state.seconds[k]) + more_seconds,
                     reason=reasons.get(k) if unknown else None,
                     share=share[k],
+                    perturbation=known.perturbation.get(k) if falsified else None,
                 )
             )
         return results
@@ -156,7 +163,12 @@ class RadiusSpec(ClassificationSpec):
         whole = (state.covered + open_content + state.dropped_content == everything).cpu()
         whole &= counted == torch.tensor(leaves)
         refuse(right & ~whole, "its result leaves out some parameters, or boxes that were not proved")
-        refuse(known.falsified & (share >= state.cap), "an evaluation contradicts its proof; a bound is wrong")
+        # share 0 claims nothing: with noise, the identity itself may be a counterexample
+        share = torch.where(share < 1, (share - self.reserve).clamp(min=0), share)
+        refuse(
+            known.falsified & (share > 0) & (share >= state.cap),
+            "an evaluation contradicts its proof; a bound is wrong",
+        )
         found: list[float] = share.tolist()
         return found
 
@@ -281,7 +293,7 @@ class RadiusSearch(Search):
         stuck = pairs[(~splittable).nonzero().flatten()]
         state.exhausted[stuck.image] = True
         for row in stuck.image.unique().tolist():
-            state.reasons[row] = Reason.OPEN
+            state.reasons[row] = self._halving_is_no_help()
         self._put(state, stuck)
         keep = splittable.nonzero().flatten()
         pairs, shares = pairs[keep], shares[keep]
@@ -312,7 +324,7 @@ class RadiusSearch(Search):
         state.lower = state.dropped_share.scatter_reduce(0, pool.image, begins, "amin").clamp(max=1)
         waits = torch.zeros_like(state.waiting).index_add_(0, pool.image, torch.ones_like(pool.image)) > 0
         searched = ~state.finished
-        state.certified |= searched & (~waits | (falsified & (cap - state.lower <= self.rays.gap)))
+        state.certified |= searched & (~waits | (falsified & (cap - state.lower <= self.rays.gap - self.spec.reserve)))
         spent = searched & ~state.certified & self.limits.spent(state.boxes, state.seconds)
         state.exhausted |= spent
         for row in spent.nonzero().flatten().tolist():
@@ -331,8 +343,11 @@ class RadiusSearch(Search):
             hopeless = due[self.spec.hopeless(nearest.image, low, high)]
             state.exhausted[hopeless] = True
             for row in hopeless.tolist():
-                state.reasons[row] = Reason.OPEN
+                state.reasons[row] = self._halving_is_no_help()
             state.next_look[due] = 2 * state.boxes[due]
+
+    def _halving_is_no_help(self) -> Reason:
+        return Reason.NOISE if self.tiling.noise else Reason.OPEN
 
     def _note_open(self, state: RadiusState, pool: Pairs, begins: Tensor) -> None:
         """Record the nearest open box of images that are abandoned, and the least bound of their open boxes."""
@@ -341,7 +356,8 @@ class RadiusSearch(Search):
         rows = rows[[row not in state.open_box for row in rows.tolist()]]
         if not len(rows):
             return
-        state.open_bound.scatter_reduce_(0, pool.image, pool.bound[:, 0], "amin")
+        mine = torch.isin(pool.image, rows)  # other images may still close their boxes
+        state.open_bound.scatter_reduce_(0, pool.image[mine], pool.bound[mine, 0], "amin")
         nearest = self._nearest_of(pool, begins, rows)
         low, high = (end.clamp(self.tiling.low, self.tiling.high) for end in self._within_cap(state, nearest))
         for row, a, b in zip(rows.tolist(), low.tolist(), high.tolist(), strict=True):

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from tiltproof.transforms.noise import as_text
 from tiltproof.verify.attack import Attacker, Counterexamples, candidates
 from tiltproof.verify.shares import Shares
 
@@ -40,10 +41,16 @@ class Rays:
         if not len(rows):
             return
         directions = self._outside(samples)
-        steps = max(STEPS, samples) if self.axes == 1 else FEWEST_STEPS
+        noisy = bool(self.attacker.epsilon)
+        steps = max(STEPS, samples) if self.axes == 1 and not noisy else FEWEST_STEPS
         along = torch.arange(1, steps + 1, dtype=torch.float64) / steps
         points = (directions.unsqueeze(1) * along.view(1, -1, 1)).flatten(0, 1)
-        wrong = self.attacker.margins_of_each(rows, points).view(len(rows), len(directions), steps) < 0
+        if noisy:  # the worst noise is looked for at each point
+            each, all_points = rows.repeat_interleave(len(points)), points.repeat(len(rows), 1)
+            margin = self.attacker.margins_at(each, all_points)
+        else:
+            margin = self.attacker.margins_of_each(rows, points)
+        wrong = margin.view(len(rows), len(directions), steps) < 0
         first = torch.where(wrong, torch.arange(steps), steps).amin(2)  # along each ray
         ray = first.argmin(1)
         first = first.gather(1, ray.unsqueeze(1)).squeeze(1)
@@ -59,7 +66,8 @@ class Rays:
         if not len(rows):
             return
         share = self.shares.of_points(points)
-        near, far = (lower / share).clamp(0, 1), torch.ones_like(share)
+        # with noise, the identity may itself be a counterexample
+        near, far = torch.where(share > 0, lower / share, 0.0).clamp(0, 1), torch.ones_like(share)
         rounds = math.log2(max(2.0, float(((far - near) * share).max()) * FINER / self.gap))
         for _ in range(math.ceil(rounds)):
             middle = (near + far) / 2
@@ -67,13 +75,15 @@ class Rays:
             near, far = torch.where(wrong, near, middle), torch.where(wrong, middle, far)
         for part in (0.0, 0.05, 1.0):  # further out, where rounding hides the nearest one
             there = points * (far + (1 - far) * part).unsqueeze(1)
-            margin = self.attacker.upper_margins(rows, there)
+            margin, up = self.attacker.worst_margins(rows, there)
             share = self.shares.of_points(there)
             better = margin < CLEAR  # false for NaN
             for k in (better & (share < cap[rows])).nonzero().flatten().tolist():
                 row = int(rows[k])
                 known.found[row] = tuple(there[k].tolist())
                 known.falsified[row], known.margin[row], cap[row] = True, margin[k], share[k]
+                if up is not None:
+                    known.perturbation[row] = as_text(up[k])
             left = (~better).nonzero().flatten()
             if not len(left):
                 return

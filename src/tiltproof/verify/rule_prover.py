@@ -70,7 +70,7 @@ class RuleProver(Prover):
             network = network or self.networks[dtype]
             pixels = self._pixels(images, low, high, dtype)
             forms = run(network, pixels, lasting=low.shape[1], outputs=self.method == "fgv" or self._needs_outputs())
-            return self._margins(network, forms, images, policy, low.shape[1])
+            return self._margins(network, forms, images, self.allowed(policy), low.shape[1])
 
     def _needs_outputs(self) -> bool:
         raise NotImplementedError

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.errors import InputError
-from tiltproof.transforms import Compose, Transform
+from tiltproof.transforms import Compose, Linf, Transform
 
 ROUNDING = 2.0**-49
 """An edge of the tiling is low + (high - low) t with four roundings, each at most 2^-53 of at most 2 max(|low|, |high|);
@@ -65,8 +65,19 @@ class Shares:
         return low.nextafter(torch.full_like(low, -torch.inf)), high.nextafter(torch.full_like(high, torch.inf))
 
 
+def check_parameters(transform: Transform) -> None:
+    """Raise for noise alone."""
+    if not transform.parts:
+        raise InputError(
+            "a radius is a share of a range of parameters, and noise has none",
+            got=str(transform),
+            do=f'certify with several epsilons, or give a range as well, e.g. "R(10), {transform}"',
+        )
+
+
 def check_identity(transform: Transform) -> None:
-    """Raise unless the parameter that changes nothing lies in the range of every part."""
+    """Raise unless there is a parameter, and the one that changes nothing lies in the range of every part."""
+    check_parameters(transform)
     for part in transform.parts:
         low, high = part.range
         if not low <= 0 <= high:
@@ -107,7 +118,7 @@ def upper_share(point: tuple[float, ...], transform: Transform) -> float:
 
 def nested(transform: Transform, share: float) -> Transform:
     """Return the transformation over this share of its range, shrunk towards the parameter that changes least, with ends
-    of six digits that lie inside of it.
+    of six digits that lie inside of it. Noise stays whole.
 
     >>> from tiltproof.transforms import parse
     >>> str(nested(parse("R(-10:30), Sc(5:10)"), 0.5))
@@ -115,14 +126,14 @@ def nested(transform: Transform, share: float) -> Transform:
     """
     if share == 1:
         return transform
-    transform.refuse_noise("a nested range")
-    parts = []
+    parts: list[Transform] = []
     for part in transform.parts:
         low, high = part.range
         least = min(max(0.0, low), high)  # 0 is the identity for every part
         parts.append(part.over(*(least + _short(share, end - least) for end in (low, high))))
     options = transform.options()
-    return parts[0] if len(parts) == 1 and not options else Compose(*parts, **options)
+    noise = [Linf(transform.noise)] if transform.noise else []
+    return parts[0] if len(parts) == 1 and not options and not noise else Compose(*parts, *noise, **options)
 
 
 def _short(share: float, end: float) -> float:

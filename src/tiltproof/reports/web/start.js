@@ -74,7 +74,20 @@ function copying() {
   button.addEventListener('click', () => navigator.clipboard.writeText(byId('quote').textContent).then(() => { byId('copied').textContent = 'Copied.'; }, () => { byId('copied').textContent = 'The browser did not allow it.'; }));
 }
 
+/* The strip of a drive: a bar opens its frame, the worst of those that share it. */
+function drive() {
+  const strip = byId('drive');
+  if (!strip) return;
+  const worst = byId('worst');
+  worst.hidden = false;
+  strip.addEventListener('click', (event) => {
+    const bar = event.target.closest('[data-row]');
+    if (bar) openImage(Number(bar.dataset.row));
+  });
+}
+
 hero();
+drive();
 if (regression) film(); else curve();
 filters();
 views();
