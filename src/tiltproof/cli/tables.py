@@ -212,6 +212,16 @@ def _figure(value: float | None) -> str:
     return "infinite" if value is None else f"{value:.4g}"
 
 
+def print_lines(title: str, lines: Iterable[str]) -> None:
+    """Print a list under its title, wrapped between words."""
+    console = Console()
+    console.print(title)
+    table = Table.grid(padding=(0, 1, 0, 2))
+    for line in lines:
+        table.add_row("-", Text(line))
+    console.print(table)
+
+
 def print_rows(columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> None:
     """Print a plain table; ``columns`` maps each heading to ``left`` or ``right``."""
     table = Table(box=SIMPLE_HEAD)
