@@ -35,7 +35,8 @@ from tiltproof.onnx.registry import (
     writes,
     writes_one_node,
 )
-from tiltproof.onnx.reshape import MOST, axes_of, pad_zeros, spread
+from tiltproof.onnx.reshape import MOST, axes_of, cut, pad_zeros, spread
+from tiltproof.onnx.uneven import entries_inside, windows_kept, zeros_of
 from tiltproof.step_module import Step, convolve
 
 MOST_PRODUCTS = 2**36
@@ -396,9 +397,9 @@ writes_one_node("tanh", "Tanh")
 
 def _pooling(node: Node, x: Image) -> Sliding:
     window = sliding(node, kernel_shape(node), x.shape)
-    if not window.even or any(2 * p > k for p, k in zip(window.begin, window.kernel, strict=True)):
+    if any(2 * p > k for p, k in zip(window.begin + window.end, window.kernel * 2, strict=True)):
         raise node.refusal(
-            f"pads by {list(window.begin + window.end)}; only equal padding of at most half the kernel is supported"
+            f"pads by {list(window.begin + window.end)}; only padding of at most half the kernel is supported"
         )
     return window
 
@@ -427,6 +428,10 @@ def max_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     x = image(node, values[0])
     node.only(storage_order=0)
     w, ceil = _pooling(node, x), node.flag("ceil_mode")
+    if not w.even:
+        sides, parts = windows_kept(node, x.shape, w, ceil)
+        every = draft.add(node, largest, (x,), kernel=w.kernel, stride=(1, 1), padding=sides, dilation=w.dilation)
+        return draft.add(node, cut, (every,), parts=parts)
     return draft.add(
         node, largest, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, dilation=w.dilation, ceil=ceil
     )
@@ -459,6 +464,13 @@ def average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     ceil = node.flag("ceil_mode")
     if w.dilation != (1, 1):
         raise node.refusal("has dilations")
+    if not w.even:
+        if ceil:
+            raise node.refusal(f"pads by {list(w.begin + w.end)} in ceil_mode")
+        wide = draft.add(node, pad_zeros, (x,), pad=zeros_of(w))
+        found = draft.add(node, average, (wide,), kernel=w.kernel, stride=w.stride, padding=(0, 0), include=True)
+        factor = (1 / entries_inside(x.shape, w)).to(draft.dtype)
+        return found if include else draft.add(node, with_constant, (found,), {"constant": factor}, operation=BINARY["Mul"])
     include = include or w.begin == (0, 0)
     return draft.add(node, average, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, include=include, ceil=ceil)
 
