@@ -127,7 +127,11 @@ def measured(row: Row, networks: Path, data_root: str, count: int, seconds: floa
             verdicts = collections.Counter(str(verdict) for verdict in certificate.verdicts)
             result |= {"transform": row.transform, "verdicts": dict(verdicts), "boxes": sum(certificate.boxes)}
             result |= {"semantics": row.semantics, "certify_seconds": certificate.seconds}
-            result |= {name: certificate.summary()[name] for name in ("pictures", "unknown_reasons") if name in certificate.summary()}
+            result |= {
+                name: certificate.summary()[name]
+                for name in ("pictures", "unknown_reasons")
+                if name in certificate.summary()
+            }
     except InputError as error:
         result = {"reads": False, "refused": str(error)}
     return result | {"seconds": time.perf_counter() - began}

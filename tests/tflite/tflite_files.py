@@ -47,7 +47,9 @@ class Op:
     options: Options = field(default_factory=dict)
 
 
-def write(path: Path, tensors: list[T], operators: list[Op], first: int = 0, last: int | list[int] | None = None) -> Path:
+def write(
+    path: Path, tensors: list[T], operators: list[Op], first: int = 0, last: int | list[int] | None = None
+) -> Path:
     """The file whose network reads tensor ``first`` and gives tensor ``last``, or several, by default the last operator's."""
     path.write_bytes(built(tensors, operators, first, operators[-1].output if last is None else last))
     return path

@@ -110,7 +110,9 @@ def print_not_certified(certificate: Certificate | RangeCertificate, most: int) 
     table = Table(
         title="not as tight as asked for" if ranges else "not certified", title_justify="left", box=SIMPLE_HEAD
     )
-    headings = ("image", "proved width", "inner width", "reason") if ranges else ("image", "verdict", "parameters", "reason")
+    headings = (
+        ("image", "proved width", "inner width", "reason") if ranges else ("image", "verdict", "parameters", "reason")
+    )
     for heading in headings:
         number = heading == "image" or heading.endswith("width")
         table.add_column(heading, justify="right" if number else "left", overflow="fold")

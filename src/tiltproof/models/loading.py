@@ -74,7 +74,9 @@ def load(
     if given:
         kinds = ", ".join(kind for kind, options in READING.items() if given[-1] in options)
         raise InputError(
-            f"--{given[-1]} goes with other files: {kinds}", got=f"--model {shown(model)}", do=f"leave --{given[-1]} out"
+            f"--{given[-1]} goes with other files: {kinds}",
+            got=f"--model {shown(model)}",
+            do=f"leave --{given[-1]} out",
         )
     if path.suffix.lower() in (".safetensors", *PICKLES):
         check_file(path, allow_pickle)

@@ -470,7 +470,11 @@ def average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
         wide = draft.add(node, pad_zeros, (x,), pad=zeros_of(w))
         found = draft.add(node, average, (wide,), kernel=w.kernel, stride=w.stride, padding=(0, 0), include=True)
         factor = (1 / entries_inside(x.shape, w)).to(draft.dtype)
-        return found if include else draft.add(node, with_constant, (found,), {"constant": factor}, operation=BINARY["Mul"])
+        return (
+            found
+            if include
+            else draft.add(node, with_constant, (found,), {"constant": factor}, operation=BINARY["Mul"])
+        )
     include = include or w.begin == (0, 0)
     return draft.add(node, average, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, include=include, ceil=ceil)
 

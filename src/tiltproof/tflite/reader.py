@@ -98,7 +98,9 @@ def _ending_in(file: File, output: str | None) -> File:
         chosen = tuple(number for number in makers if file.tensors[number].name == output)
         if len(chosen) != 1:
             raise InputError(
-                "the TFLite file has no such output" if not chosen else "several values of the TFLite file have this name",
+                "the TFLite file has no such output"
+                if not chosen
+                else "several values of the TFLite file have this name",
                 got=shown(output, 80),
                 do=f"choose --output among {names} (output= in Python)",
             )
@@ -125,7 +127,9 @@ def _steps(file: File, layout: str | None) -> tuple[Draft, Value, list[Unsupport
     """Convert all operators, and collect those that are refused: behind them stand values of the shapes that the file states."""
     if len(file.inputs) != 1:
         names = ", ".join(file.tensors[number].name for number in file.inputs)
-        raise InputError("the TFLite network must take one image", got=f"{len(file.inputs)} inputs: {shown(names, 300)}")
+        raise InputError(
+            "the TFLite network must take one image", got=f"{len(file.inputs)} inputs: {shown(names, 300)}"
+        )
     entry = file.tensors[file.inputs[0]]
     shape, turned = _image(file, entry, layout)
     draft = Draft(shape, file)

@@ -401,7 +401,9 @@ class RangeSpec:
             state.settle(pairs.image, pairs.bound, everything, *tiling.bounds(pairs.boxes))
         state.exhausted[bounded.image] = True
         if self.tolerance is not None:
-            short = (self._wanted(state.witnesses, self.tolerance).to(state.device)[bounded.image] - bounded.bound).amax(1)
+            short = (
+                self._wanted(state.witnesses, self.tolerance).to(state.device)[bounded.image] - bounded.bound
+            ).amax(1)
             low, high = tiling.bounds(bounded.boxes)
             for image in bounded.image.unique().tolist():
                 mine = (bounded.image == image).nonzero().flatten()
