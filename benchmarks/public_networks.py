@@ -68,7 +68,9 @@ ROWS = {
     "MNIST PyTorch example": Row("ort_cnn_mnist_pytorch.onnx", "mnist", ([0.1307], [0.3081])),
     "ViT ibp_3_3_8": Row("vnn_ibp_3_3_8.onnx", "cifar10", CIFAR_SRI, transform="R(0.2)"),
     "MetaRoom 4cnn": Row("vnn_4cnn_ry_0_0_no_custom_OP.onnx", "cifar10", size=(32, 56)),
-    "traffic signs, binarized": Row("vnn_3_30_30_QConv_16_3_QConv_32_2_Dense_43_ep_30.onnx", "cifar10", BYTES, size=(30, 30), semantics="uint8"),
+    "traffic signs, binarized": Row(
+        "vnn_3_30_30_QConv_16_3_QConv_32_2_Dense_43_ep_30.onnx", "cifar10", BYTES, size=(30, 30), semantics="uint8"
+    ),
     "MLPerf ResNet-8": Row("mlperf_resnet8_cifar10.h5", "cifar10", BYTES),
     "MLPerf ResNet-8 int8": Row("mlperf_resnet8_int8.tflite", "cifar10", BYTES, semantics="uint8"),
     "DeepG MNIST R(30)": Row("deepg-pgd-mnist_r30.safetensors", "mnist", options={"arch": "mnist_cnn"}),

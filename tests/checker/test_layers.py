@@ -522,7 +522,8 @@ def test_every_function_has_one_rule():
         lambda x: x.permute(1, 0, 2, 3).mean(0),
     ],
 )
-def test_values_with_the_batch_second_are_not_mixed(evaluating, mixing):
+@pytest.mark.usefixtures("evaluating")
+def test_values_with_the_batch_second_are_not_mixed(mixing):
     form = random_form(0, 0.1)
     assert mixing(form.center).shape
     with pytest.raises((InputError, AttributeError), match=r"batch dimension is not the first"):

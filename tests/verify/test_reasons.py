@@ -87,7 +87,10 @@ def test_every_reason_says_what_would_help():
     assert all(reason.sentence(ranges).count("What would help: ") == 1 for reason in Reason for ranges in (False, True))
 
 
-def ranges(layers, transform, semantics="real", tolerance=Tolerance(), **budget):
+TIGHT = Tolerance()
+
+
+def ranges(layers, transform, semantics="real", tolerance=TIGHT, **budget):
     model, images, _ = deep(layers)
     budget = {"max_boxes": 600} | budget
     return certify_range(

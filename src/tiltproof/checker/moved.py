@@ -28,7 +28,8 @@ NAMES = {
 
 ALONG_LAST = {
     **dict.fromkeys(("add", "sub", "mul", "div", "neg", "relu", "gelu", "silu", "sigmoid", "tanh", "dropout"), 0),
-    **{"linear": 1, "layer_norm": 1, "softmax": 1, "matmul": 2},
+    **dict.fromkeys(("linear", "layer_norm", "softmax"), 1),
+    "matmul": 2,
 }
 """Functions that keep all but this many of the last dimensions apart."""
 WEIGHTED = ("linear", "layer_norm")

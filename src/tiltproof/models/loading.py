@@ -54,8 +54,8 @@ def load(
     allow_pickle : bool
         Accept a state dict written by ``torch.save`` as well. No code in it is run.
     shape, layout, output : optional
-        How to read an ``.onnx`` file, as in `load_onnx`; ``shape`` also for Keras files, ``layout`` and ``output`` for TFLite. A ``shape`` that is a
-        function is left alone by other models.
+        How to read an ``.onnx`` file, as in `load_onnx`; ``shape`` also for Keras files, ``layout`` and ``output`` for TFLite. A ``shape``
+        that is a function is left alone by other models.
 
     Returns
     -------

@@ -429,17 +429,19 @@ class RangeSpec:
         wide = self._wide(state)
         state.exhausted = state.exhausted | wide
         for row in state.exhausted.nonzero().flatten().tolist():
-            which = torch.tensor([row], device=state.device)
-            low, high = (end.to(state.device) for end in _open_boxes(state, which))
-            each = LAST_LOOK + len(CHAIN) * float(state.seconds[row]) / max(1, int(state.boxes[row]))
-
-            def short(network: Network) -> bool:
-                until = None if self.max_seconds is None else time.perf_counter() + each
-                return bool((self._short_of(state, which, low, high, until, network) > 0).any())
-
-            if bool(wide[row]) or short(self.prover.network):
-                exact = self.prover.network is self.prover.exact or short(self.prover.exact)
+            if bool(wide[row]) or self._rounds_too_far(state, row, self.prover.network):
+                exact = self.prover.network is self.prover.exact or self._rounds_too_far(state, row, self.prover.exact)
                 state.reasons[row] = Reason.OPEN if exact else Reason.ROUNDING
+
+    def _rounds_too_far(self, state: SearchState, row: int, network: Network) -> bool:
+        """Return whether bounds of the middle of an image's open box miss the tolerance, by the rounding of ``network``."""
+        which = torch.tensor([row], device=state.device)
+        low, high = (end.to(state.device) for end in _open_boxes(state, which))
+        until = None
+        if self.max_seconds is not None:
+            each = float(state.seconds[row]) / max(1, int(state.boxes[row]))
+            until = time.perf_counter() + LAST_LOOK + len(CHAIN) * each
+        return bool((self._short_of(state, which, low, high, until, network) > 0).any())
 
     def results(self, state: SearchState, tiling: Tiling, first: int, more_seconds: float) -> list[RangeResult]:
         known: InnerRange = state.witnesses
