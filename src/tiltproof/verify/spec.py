@@ -27,7 +27,7 @@ bounds succeeds."""
 CHAIN = tuple(-float(k) for k in range(0, 44, 4))
 """Sizes of a chain of boxes around one point, as powers of two of the open box that it belongs to."""
 LAST_LOOK = 1.0
-"""Seconds that an unknown range's reason may take, beside those of some boxes, where seconds are limited."""
+"""Seconds that an unknown range's reason may take, about, where seconds are limited."""
 LEAST_ROOM = 1e-9
 """The same margin for an output that hardly moves, relative to 1 + the output's size."""
 
@@ -437,10 +437,7 @@ class RangeSpec:
         """Return whether bounds of the middle of an image's open box miss the tolerance, by the rounding of ``network``."""
         which = torch.tensor([row], device=state.device)
         low, high = (end.to(state.device) for end in _open_boxes(state, which))
-        until = None
-        if self.max_seconds is not None:
-            each = float(state.seconds[row]) / max(1, int(state.boxes[row]))
-            until = time.perf_counter() + LAST_LOOK + len(CHAIN) * each
+        until = None if self.max_seconds is None else time.perf_counter() + LAST_LOOK
         return bool((self._short_of(state, which, low, high, until, network) > 0).any())
 
     def results(self, state: SearchState, tiling: Tiling, first: int, more_seconds: float) -> list[RangeResult]:
