@@ -1354,6 +1354,8 @@ MUTATIONS = [
              "other batches of images get other masks", (CHECKER_FORMS,)),
     Mutation("outputs that it was too late for", "verify/prover.py", "ends = torch.full((2, count, outputs), torch.nan,",
              "ends = torch.full((2, count, outputs), 0.0,", "their bounds are those of the forward pass", ("verify/test_many_outputs.py",)),
+    Mutation("ranges that are wider than asked for", "verify/spec.py", "state.exhausted = state.exhausted | wide", "pass",
+             "a range is complete only within the tolerance", ("verify/test_reasons.py",)),
     Mutation("checker: constants beside a moved batch", "checker/moved.py", "entry.ndim > ndim - batch - 1", "entry.ndim > ndim",
              "a constant meets the dimensions behind the batch only", ("checker/test_layers.py",)),
     Mutation("checker: a moved batch among the last dimensions", "checker/moved.py", "if place < ndim - ALONG_LAST[name])",
