@@ -5,8 +5,10 @@
 
 DIR of --networks holds the files: of VNN-COMP, MLPerf Tiny, DeepG and others. The images
 are the first test images of MNIST or CIFAR-10; a network for other images takes these resized, and must keep its own prediction on them.
+Of the two networks of integers and signs every 8-bit picture is evaluated (--semantics uint8), whatever it takes.
 Prints one line per file: verdicts of R(1) (the ViT: R(0.2)), the boxes bounded and the seconds of reading and certifying; or why a file is
-refused. A network that is no classifier of such images is read and not certified. --json keeps everything.
+refused. A network that is no classifier of such images is read and not certified. --json keeps everything, row by row; rows of an
+earlier run stay in the file, so that a table can be made in parts.
 
 --deepg: DeepG's networks under DeepG's transformations on its images, the first 100 of each test set, with the default budget, beside the
 shares that DeepG certified (Balunovic et al., NeurIPS 2019).
@@ -29,12 +31,14 @@ from torch import Tensor, nn
 import tiltproof
 from tiltproof.errors import InputError
 from tiltproof.models.architectures import Normalize
+from tiltproof.models.loading import load_as_program
 
 IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 OVAL = IMAGENET[0], [0.225, 0.225, 0.225]
 CIFAR = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
 CIFAR_SRI = CIFAR[0], [0.2023, 0.1994, 0.2010]
-BYTES = [0.0, 0.0, 0.0], [1 / 255, 1 / 255, 1 / 255]
+BYTES = [0.0], [1.0]
+"""For networks that take 0 to 255."""
 UNIT = [127 / 255] * 3, [128 / 255] * 3
 
 
@@ -49,6 +53,7 @@ class Row:
     transform: str = "R(1)"
     size: tuple[int, int] | None = None
     """Resize the images to this, and keep the network's own prediction."""
+    semantics: str = "real"
 
 
 ROWS = {
@@ -63,9 +68,11 @@ ROWS = {
     "MNIST PyTorch example": Row("ort_cnn_mnist_pytorch.onnx", "mnist", ([0.1307], [0.3081])),
     "ViT ibp_3_3_8": Row("vnn_ibp_3_3_8.onnx", "cifar10", CIFAR_SRI, transform="R(0.2)"),
     "MetaRoom 4cnn": Row("vnn_4cnn_ry_0_0_no_custom_OP.onnx", "cifar10", size=(32, 56)),
-    "traffic signs, binarized": Row("vnn_3_30_30_QConv_16_3_QConv_32_2_Dense_43_ep_30.onnx", "cifar10", BYTES, size=(30, 30)),
+    "traffic signs, binarized": Row(
+        "vnn_3_30_30_QConv_16_3_QConv_32_2_Dense_43_ep_30.onnx", "cifar10", BYTES, size=(30, 30), semantics="uint8"
+    ),
     "MLPerf ResNet-8": Row("mlperf_resnet8_cifar10.h5", "cifar10", BYTES),
-    "MLPerf ResNet-8 int8": Row("mlperf_resnet8_int8.tflite", "cifar10", BYTES),
+    "MLPerf ResNet-8 int8": Row("mlperf_resnet8_int8.tflite", "cifar10", BYTES, semantics="uint8"),
     "DeepG MNIST R(30)": Row("deepg-pgd-mnist_r30.safetensors", "mnist", options={"arch": "mnist_cnn"}),
     "DeepG CIFAR-10 R(10)": Row("deepg-pgd-cifar_r10.safetensors", "cifar10", options={"arch": "cifar10_cnn"}),
     "DeepG CIFAR-10 R(2), Sh(2)": Row("deepg-pgd-cifar_r2_sh2.safetensors", "cifar10", options={"arch": "cifar10_cnn"}),
@@ -93,7 +100,9 @@ def problem(row: Row, model: nn.Module, data_root: str, count: int) -> tuple[nn.
     """The normalized network, and the first images with their labels."""
     images, labels = tiltproof.data.load(row.data, root=data_root)
     images, labels = images[:count], labels[:count]
-    if row.normalization is not None:
+    if row.normalization is BYTES:
+        model = tiltproof.models.normalized(model, scale=255.0)
+    elif row.normalization is not None:
         model = nn.Sequential(Normalize(*row.normalization), model)
     if row.size is not None:
         images = F.interpolate(images, row.size, mode="bilinear", antialias=True).clamp(0, 1)
@@ -106,14 +115,25 @@ def measured(row: Row, networks: Path, data_root: str, count: int, seconds: floa
     """What became of one file."""
     began = time.perf_counter()
     try:
-        model = tiltproof.models.load(str(networks / row.file), **row.options)
+        read = load_as_program if row.semantics == "uint8" else tiltproof.models.load
+        model = read(str(networks / row.file), **row.options)
         result: dict[str, Any] = {"reads": True, "reading_seconds": time.perf_counter() - began}
         if row.data:
             model, images, labels = problem(row, model, data_root, count)
             budget = tiltproof.BranchAndBound(max_seconds=seconds)
-            certificate = tiltproof.certify(model, images, labels, row.transform, search=budget)
+            if row.semantics == "uint8":  # all pictures are evaluated, however long it takes
+                budget = tiltproof.BranchAndBound()
+            certificate = tiltproof.certify(
+                model, images, labels, row.transform, search=budget, semantics=row.semantics
+            )
             verdicts = collections.Counter(str(verdict) for verdict in certificate.verdicts)
             result |= {"transform": row.transform, "verdicts": dict(verdicts), "boxes": sum(certificate.boxes)}
+            result |= {"semantics": row.semantics, "certify_seconds": certificate.seconds}
+            result |= {
+                name: certificate.summary()[name]
+                for name in ("pictures", "unknown_reasons")
+                if name in certificate.summary()
+            }
     except InputError as error:
         result = {"reads": False, "refused": str(error)}
     return result | {"seconds": time.perf_counter() - began}
@@ -125,11 +145,20 @@ def line(name: str, result: dict[str, Any]) -> str:
         text = "refused: " + result["refused"].partition(" What to do")[0][:160]
     elif "verdicts" in result:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(result["verdicts"].items()))
-        text = f"{result['transform']}: {counts}; {result['boxes']:,} boxes"
+        pictures = f"; {result['pictures']:,} pictures of 8 bits" if "pictures" in result else ""
+        text = f"{result['transform']}: {counts}{pictures}; {result['boxes']:,} boxes"
     else:
         text = "reads"
     deepg = result.get("deepg_certified_percent")
     return f"{name:28} {text} ({result['seconds']:.1f} s)" + (f"; DeepG: {deepg:g} certified" if deepg else "")
+
+
+def keep(file: Path, name: str, result: dict[str, Any]) -> None:
+    """Put a row into the file, in the order of `ROWS`."""
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else {}
+    rows[name] = result
+    ordered = {known: rows[known] for known in ROWS if known in rows}
+    file.write_text(json.dumps({"rows": ordered}, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -142,7 +171,7 @@ def main() -> None:
     parser.add_argument("--deepg", action="store_true", help="the same-network table")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    results = {}
+    results: dict[str, Any] = {}
     count, seconds = (100, None) if options.deepg else (options.images, options.seconds)
     for name in DEEPG if options.deepg else options.rows:
         row = replace(ROWS[name], transform=DEEPG[name][0]) if options.deepg else ROWS[name]
@@ -150,10 +179,9 @@ def main() -> None:
         if options.deepg:
             results[name]["deepg_certified_percent"] = DEEPG[name][1]
         print(line(name, results[name]), flush=True)
+        if options.json:
+            keep(options.json, name, results[name] | {"images": count, "torch": torch.__version__})
     print(f"{sum(result['reads'] for result in results.values())} of {len(results)} files are read")
-    if options.json:
-        content = {"torch": torch.__version__, "images": count, "rows": results}
-        options.json.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

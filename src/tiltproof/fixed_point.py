@@ -61,28 +61,35 @@ def by_channel(x: Tensor, numbers: Sequence[int]) -> Tensor:
 
 def accumulators(x: Tensor, left: Tensor) -> Tensor:
     """x as whole numbers that keep 32 bits when they are shifted to the left; int64."""
-    most = (LARGEST >> left).double()
-    return x.double().round().maximum(-most).minimum(most).long()
+    most = LARGEST >> left
+    whole = x.round().clamp_(-(2.0**31), 2.0**31).long()  # both ends are numbers of float32 too
+    return whole.clamp_(-most, most)
 
 
 def multiplied(x: Tensor, multipliers: Tensor, shifts: Tensor) -> Tensor:
     """The kernels' product of whole numbers x with m 2^(s - 31); all int64."""
     left, right = shifts.clamp(min=0), (-shifts).clamp(min=0)
-    product = (x << left) * multipliers
-    nudge = torch.where(product >= 0, 2**30, 1 - 2**30)
-    high = torch.div(product + nudge, 2**31, rounding_mode="trunc")
-    mask = (torch.ones_like(right) << right) - 1
-    return (high >> right) + ((high & mask) > (mask >> 1) + (high < 0)).long()
+    # a nearest whole number, ties up: floor((p + 2^30) / 2^31). The kernels add 1 - 2^30 to a negative p and divide toward
+    # zero, which is the same: ceil((p + 1 - 2^30) / 2^31) = floor((p + 2^30) / 2^31)
+    high = ((x << left) * multipliers).add_(2**30).bitwise_right_shift_(31)
+    # ties away from zero: floor((h + 2^(r - 1) - [h < 0]) / 2^r) for r > 0, and h for r = 0
+    sign = (high >> 63).bitwise_and_(-(right > 0).long())
+    half = (torch.ones_like(right) << right) >> 1
+    return high.add_(half).add_(sign).bitwise_right_shift_(right)
 
 
 def rounded_product(x: Tensor, multipliers: Sequence[int], shifts: Sequence[int], low: int, high: int) -> Tensor:
     """`requantize` in float64."""
+    return _whole_product(x, multipliers, shifts, low, high).double()
+
+
+def _whole_product(x: Tensor, multipliers: Sequence[int], shifts: Sequence[int], low: int, high: int) -> Tensor:
     m, s = by_channel(x, multipliers), by_channel(x, shifts)
-    return multiplied(accumulators(x, s.clamp(min=0)), m, s).clamp(low, high).double()
+    return multiplied(accumulators(x, s.clamp(min=0)), m, s).clamp_(low, high)
 
 
 def _requantize(x: Tensor, multipliers: Sequence[int], shifts: Sequence[int], low: int, high: int) -> Tensor:
-    return rounded_product(x, multipliers, shifts, low, high).to(x.dtype)
+    return _whole_product(x, multipliers, shifts, low, high).to(x.dtype)
 
 
 def rounded_units(units: Tensor, offset: int, low: int, high: int, snap: float) -> Tensor:

@@ -30,10 +30,14 @@ class Refusal:
     """Path of the module that calls it, if known."""
     part: str = "node"
     """What the network calls its parts."""
+    instead: str = ""
+    """What to do about it, where that is known better than for all uses of the operation."""
 
     @property
     def do(self) -> str:
         """What to do about it."""
+        if self.instead:
+            return self.instead
         general = advice(self.operation)
         if general != GENERAL or self.why.startswith(NO_RULE):
             return general
@@ -64,15 +68,20 @@ def all_refused(errors: Sequence[UnsupportedOperation], supported: str) -> Unsup
         got = first.got or (None if refusals[0].node in first.what else str(refusals[0]))
     elif first.got is not None:
         got = f"{first.got}; {got}"
-    texts: dict[str, dict[str, None]] = {}
-    for refusal in refusals:
-        texts.setdefault(refusal.do, {})[shown(refusal.operation, 60)] = None
-    do = "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
+    do = "; ".join(advised(refusals))
     if len(refusals) == 1 and first.do:
         do = first.do
     elif any(refusal.why.startswith(NO_RULE) for refusal in refusals):
         do = f"{shown(do, MOST_CHARACTERS)}; supported operations: {supported}"
     return UnsupportedOperation(first.what, got=got, why=first.why, do=do, refusals=tuple(refusals))
+
+
+def advised(refusals: Sequence[Refusal]) -> list[str]:
+    """Return what to do, each advice once, behind the operations that it is about."""
+    texts: dict[str, dict[str, None]] = {}
+    for refusal in refusals:
+        texts.setdefault(refusal.do, {})[shown(refusal.operation, 60)] = None
+    return [f"{', '.join(names)}: {text}" for text, names in texts.items()]
 
 
 GENERAL = "replace it by operations that have rules, or add a rule (docs/add-an-operation.md)"
@@ -83,6 +92,10 @@ CONSTANTS = f"of constants alone it is supported; of values of the image, {BEFOR
 STEPS = "leave it out, or put a quantizer in its place: it is a step function"
 RANDOM = "take the randomness out of forward: a proof is about one function"
 RECURRENT = "write the steps out one after the other with linear layers and products"
+DYNAMIC = (
+    "its scale depends on the image (dynamic quantization): quantize statically, with calibration images (quantize_static, QDQ format), "
+    "certify the network of floats, or evaluate the file with --semantics uint8"
+)
 SMOOTH = "use an activation that has a rule, e.g. relu, leaky_relu or tanh, and train again"
 ADVICE = {
     **dict.fromkeys(["argmax", "argmin", "arg_max", "arg_min", "topk", "sort", "argsort", "hardmax"], HEAD),
@@ -98,6 +111,7 @@ ADVICE = {
     **dict.fromkeys(["var_mean", "std_mean"], "write the variance as mean((x - mean(x)) ** 2)"),
     **dict.fromkeys(["log2", "log10"], "write it with log: log(x) times a constant"),
     **dict.fromkeys(["sinh", "cosh"], "write it with exp"),
+    **dict.fromkeys(["convinteger", "matmulinteger", "dynamicquantizelinear", "dynamicquantizematmul"], DYNAMIC),
     **dict.fromkeys(["lrn", "local_response_norm"], "use batch normalization in its place, and train again"),
     **dict.fromkeys(["fft_fft2", "fft_rfft2", "fft_fft", "fft_rfft", "dft", "stft"], "write it as a linear layer"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import operator
 from fractions import Fraction
 from pathlib import Path
 
@@ -58,6 +59,23 @@ class Product(nn.Module):
         return torch.neg((x * gate).mean(dim=(2,)).flatten(1)[:, :3] / 3)
 
 
+class BatchSecond(nn.Module):
+    """Pixels, images, channels: as recurrent networks and torch's transformers have them by default."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.norm = nn.Linear(2, 4), nn.LayerNorm(4, eps=1.0)
+        self.attention, self.end = nn.MultiheadAttention(4, 2), nn.Linear(144, 3)
+
+    def forward(self, x):
+        x = F.gelu(self.enter(x.flatten(2).permute(2, 0, 1))) * 0.5 - torch.tensor([0.1, 0.2, 0.0, 0.3])
+        y = self.norm(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        scores = (x.transpose(0, 1) @ x.permute(1, 2, 0) * 0.02).softmax(-1).transpose(0, 1)
+        x = -torch.relu(x) / 2 + scores[..., :4]
+        return self.end(x.transpose(0, 1).flatten(1))
+
+
 def networks() -> dict[str, nn.Module]:
     torch.manual_seed(7)
     found = {
@@ -82,6 +100,7 @@ def networks() -> dict[str, nn.Module]:
         ),
         "residual": Residual(),
         "moves": Moves(),
+        "batch second": BatchSecond(),
         "product": nn.Sequential(nn.Conv2d(2, 3, 3), Product(), nn.Linear(3, 2)),
     }
     for network in found.values():
@@ -489,3 +508,23 @@ def test_every_function_has_one_rule():
                         found.setdefault(name, []).append(path.name)
     assert len(found) > 100
     assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+@pytest.mark.parametrize(
+    "mixing",
+    [
+        lambda x: x.permute(1, 0, 2, 3) * torch.ones(3, 6, 1),  # numbers of their own for each image
+        lambda x: x.flatten(1).transpose(0, 1).softmax(-1),
+        lambda x: x.flatten(1).transpose(0, 1) @ torch.ones(3, 3, dtype=torch.float64),
+        lambda x: F.relu(x.permute(1, 0, 2, 3), inplace=True),
+        lambda x: operator.iadd(x.permute(1, 0, 2, 3), 1.0),
+        lambda x: F.layer_norm(x.permute(1, 0, 2, 3), (6, 6)),
+        lambda x: x.permute(1, 0, 2, 3).mean(0),
+    ],
+)
+@pytest.mark.usefixtures("evaluating")
+def test_values_with_the_batch_second_are_not_mixed(mixing):
+    form = random_form(0, 0.1)
+    assert mixing(form.center).shape
+    with pytest.raises((InputError, AttributeError), match=r"batch dimension is not the first"):
+        mixing(form)

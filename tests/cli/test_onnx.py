@@ -96,8 +96,8 @@ def test_help_says_so(tiltproof, command):
     [
         (["--model", "missing.onnx"], "the ONNX file cannot be read"),
         (["--model", "net.onnx", "--arch", "mnist_cnn"], "--arch goes with a .safetensors file only"),
-        (["--model", "mnist-r30", "--layout", "nhwc"], "--layout goes with an .onnx file only"),
-        (["--model", "mnist-r30", "--shape", "1x8x8"], "--shape goes with an .onnx file only"),
+        (["--model", "mnist-r30", "--layout", "nhwc"], "--layout goes with other files: "),
+        (["--model", "mnist-r30", "--shape", "1x8x8"], "--shape goes with other files: "),
         (["--model", "net.onnx", "--shape", "8x8"], "write CxHxW, e.g. 3x224x224"),
         (["--model", "net.onnx", "--shape", "3x8x8"], "does not take images of shape 3x8x8"),
         (["--model", "net.onnx", "--layout", "hwc"], "unknown layout"),

@@ -247,6 +247,21 @@ SUPPORTED = {
     "MaxPool pads": lambda: with_head(
         [node("MaxPool", "images", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])], 18
     ),
+    "MaxPool uneven": lambda: with_head(
+        [node("MaxPool", "images", kernel_shape=[3, 2], strides=[2, 1], pads=[0, 1, 1, 0])], 30
+    ),
+    "MaxPool same": lambda: with_head(
+        [node("MaxPool", "images", kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_LOWER")], 18
+    ),
+    "MaxPool uneven in ceil_mode": lambda: with_head(
+        [node("MaxPool", "images", kernel_shape=[2, 2], strides=[1, 3], pads=[0, 0, 1, 0], ceil_mode=1)], 24
+    ),
+    "AveragePool uneven": lambda: with_head(
+        [node("AveragePool", "images", kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_UPPER")], 18
+    ),
+    "AveragePool uneven with zeros": lambda: with_head(
+        [node("AveragePool", "images", kernel_shape=[2, 2], pads=[0, 0, 1, 0], count_include_pad=1)], 48
+    ),
     "AveragePool": lambda: with_head([node("AveragePool", "images", kernel_shape=[2, 3], strides=[2, 1])], 18),
     "AveragePool pads": lambda: with_head(
         [node("AveragePool", "images", kernel_shape=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1)], 84
@@ -487,7 +502,13 @@ REFUSED = {
     ),
     "Clip upside down": lambda: with_head([node("Clip", "images", "c", "d")], 60, {"c": np.float32(1), "d": np.float32(0)}),
     "another domain": lambda: with_head([node("Relu", "images", name="my_other", domain="com.example")], 60),
-    "MaxPool uneven": lambda: with_head([node("MaxPool", "images", kernel_shape=[2, 2], pads=[1, 0, 0, 0])], 48),
+    "MaxPool padded widely": lambda: with_head([node("MaxPool", "images", kernel_shape=[2, 2], pads=[1, 0, 2, 0])], 64),
+    "MaxPool behind the padding": lambda: with_head(
+        [node("MaxPool", "images", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 0, 1], ceil_mode=1)], 18
+    ),
+    "AveragePool uneven in ceil_mode": lambda: with_head(
+        [node("AveragePool", "images", kernel_shape=[2, 2], pads=[0, 0, 1, 0], ceil_mode=1)], 48
+    ),
     "MaxPool indices": lambda: with_head(
         [helper.make_node("MaxPool", ["images"], ["top", "where"], name="my_maxpool", kernel_shape=[2, 2])], 40
     ),

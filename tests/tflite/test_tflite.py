@@ -304,6 +304,23 @@ def test_floats_that_the_interpreter_computes_otherwise_are_refused(tmp_path, mo
 
 def test_options_that_do_not_belong_to_tflite_files(tmp_path):
     path = write(tmp_path / "net.tflite", [IMAGE, T([1, 6, 5, 3])], [Op("RELU", [0], 1)])
-    for option in ({"shape": (3, 6, 5)}, {"output": "x"}):
-        with pytest.raises(InputError, match="goes with an .onnx file only"):
-            load(str(path), **option)
+    with pytest.raises(InputError, match="--shape goes with other files: .onnx, .keras"):
+        load(str(path), shape=(3, 6, 5))
+
+
+def test_one_of_several_outputs(tmp_path):
+    """Operators that it does not need are not read: here, one without a rule. Inner values can be named as well."""
+    shape = [1, 6, 5, 3]
+    operators = [Op("RELU", [0], 1), Op("TANH", [1], 2), Op("TOPK_V2", [1], 3)]
+    path = write(tmp_path / "net.tflite", [IMAGE, T(shape), T(shape), T(shape)], operators, last=[2, 3])
+    image, found = torch.rand(1, 3, 6, 5) - 0.5, {}
+    for name, function in (("tensor_1", torch.relu), ("tensor_2", lambda x: x.relu().tanh())):
+        found[name] = load(str(path), output=name)
+        torch.testing.assert_close(found[name](image), function(image))
+    assert len({bytes(model.file_sha256.tolist()) for model in found.values()}) == 2, "runs about both are told apart"
+    with pytest.raises(InputError, match=r"2: tensor_2, tensor_3.*--output NAME"):
+        load(str(path))
+    with pytest.raises(InputError, match=r"no such output.*tensor_2, tensor_3"):
+        load(str(path), output="tensor_0")
+    with pytest.raises(UnsupportedOperation, match="TOPK_V2"):
+        load(str(path), output="tensor_3")

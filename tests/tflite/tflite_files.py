@@ -47,13 +47,15 @@ class Op:
     options: Options = field(default_factory=dict)
 
 
-def write(path: Path, tensors: list[T], operators: list[Op], first: int = 0, last: int | None = None) -> Path:
-    """The file whose network reads tensor ``first`` and gives tensor ``last``, by default the last operator's."""
+def write(
+    path: Path, tensors: list[T], operators: list[Op], first: int = 0, last: int | list[int] | None = None
+) -> Path:
+    """The file whose network reads tensor ``first`` and gives tensor ``last``, or several, by default the last operator's."""
     path.write_bytes(built(tensors, operators, first, operators[-1].output if last is None else last))
     return path
 
 
-def built(tensors: list[T], operators: list[Op], first: int, last: int) -> bytes:
+def built(tensors: list[T], operators: list[Op], first: int, last: int | list[int]) -> bytes:
     import flatbuffers
 
     b = flatbuffers.Builder(1024)
@@ -105,7 +107,7 @@ def built(tensors: list[T], operators: list[Op], first: int, last: int) -> bytes
             made |= {3: ("b", OPTIONS[operator.name]), 4: ("o", table(operator.options))}
         made |= {1: ("o", vector(operator.inputs, "<i4")), 2: ("o", vector([operator.output], "<i4"))}
         nodes.append(table(made))
-    ends = vector([first], "<i4"), vector([last], "<i4")
+    ends = vector([first], "<i4"), vector(np.atleast_1d(last), "<i4")
     graph = table({0: ("o", tables(entries)), 1: ("o", ends[0]), 2: ("o", ends[1]), 3: ("o", tables(nodes))})
     root = table({0: ("u", 3), 1: ("o", tables(codes)), 2: ("o", tables([graph])), 4: ("o", tables(buffers))})
     b.Finish(root, b"TFL3")

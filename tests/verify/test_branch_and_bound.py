@@ -48,7 +48,7 @@ class Stand:
 class Noting(ClassificationSpec):
     """Notes what was proved, once a call has come through for all of its pairs."""
 
-    def hopeless(self, rows, low, high):
+    def hopeless(self, state, rows, low, high):
         return torch.zeros_like(rows, dtype=torch.bool)
 
     def bound(self, *arguments):

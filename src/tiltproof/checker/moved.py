@@ -1,7 +1,8 @@
 """Forms as a forward pass shows them while their batch dimension stands elsewhere, and torch's multi-head attention, which puts it there.
 
 `Elsewhere` holds a form, with its batch first, and numbers its entries in the order shown. Functions that only rearrange are applied to
-the numbers; once the batch is first again, the form is. Nothing else has a rule, so no function can mix (image, box) pairs.
+the numbers; once the batch is first again, the form is. A function along the last dimensions, of which the batch is none, is applied to
+forms with the batch moved to the front, and its result is moved back. Nothing else has a rule, so no function can mix (image, box) pairs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,16 @@ NAMES = {
     *TURNS,
     *("unsqueeze", "squeeze", "contiguous", "clone", "unflatten", "chunk", "split", "narrow"),
 }
+
+
+ALONG_LAST = {
+    **dict.fromkeys(("add", "sub", "mul", "div", "neg", "relu", "gelu", "silu", "sigmoid", "tanh", "dropout"), 0),
+    **dict.fromkeys(("linear", "layer_norm", "softmax"), 1),
+    "matmul": 2,
+}
+"""Functions that keep all but this many of the last dimensions apart."""
+WEIGHTED = ("linear", "layer_norm")
+"""Functions whose constants belong to the last dimensions alone."""
 
 
 class Elsewhere:
@@ -48,11 +59,37 @@ class Elsewhere:
         return shown(self.form, self.place[index])
 
     def __getattr__(self, name: str) -> Any:
-        if name not in NAMES:
+        if name not in NAMES and name not in ALONG_LAST:
             raise AttributeError(
                 f"the checker has no rule for Tensor.{name} where the batch dimension is not the first"
             )
         return functools.partial(elsewhere, getattr(torch.Tensor, name), self)
+
+    def __add__(self, other: Any) -> Any:
+        return elsewhere(torch.add, self, other)
+
+    def __sub__(self, other: Any) -> Any:
+        return elsewhere(torch.sub, self, other)
+
+    def __mul__(self, other: Any) -> Any:
+        return elsewhere(torch.mul, self, other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return elsewhere(torch.div, self, other)
+
+    def __matmul__(self, other: Any) -> Any:
+        return elsewhere(torch.matmul, self, other)
+
+    def __neg__(self) -> Any:
+        return elsewhere(torch.neg, self)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def _in_place(self, other: Any) -> Any:
+        """Refuse: other names of these numbers would not see the change."""
+        raise no_rule("in-place arithmetic", "where the batch dimension is not the first")
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __imatmul__ = _in_place
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -83,11 +120,50 @@ def shown(form: Form, found: Any) -> Any:
 @rule("elsewhere")
 def elsewhere(function: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
     name = getattr(function, "__name__", str(function))
+    if name in ALONG_LAST:
+        return _along_last(name, function, (x, *args), kwargs)
     if name not in NAMES or any(isinstance(entry, (Form, Elsewhere)) for entry in (*args, *kwargs.values())):
         raise no_rule(name, "where the batch dimension is not the first")
     form, place = (x.form, x.place) if isinstance(x, Elsewhere) else (x, numbered(x))
     form.shared = Form.strided = True
     return shown(form, function(place, *args, **kwargs))
+
+
+def _along_last(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of values whose batch stands in the same place, before the dimensions that it goes along."""
+    batch = _common_batch(name, args, kwargs)
+    if batch is None:
+        raise no_rule(name, "where the batch dimension is not the first")
+    given = [
+        shown(entry.form, entry.place.movedim(batch, 0)) if isinstance(entry, Elsewhere) else entry for entry in args
+    ]
+    result = Form.__torch_function__(function, (), tuple(given), kwargs)
+    return elsewhere(torch.movedim, result, 0, batch)
+
+
+def _common_batch(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """Return the dimension of the batch in all values, or None if the function may not be applied to them."""
+    values = [entry for entry in args if isinstance(entry, Elsewhere)]
+    ndim = values[0].ndim if values else 0
+    if any(isinstance(entry, Form) for entry in args) or any(value.ndim != ndim for value in values):
+        return None
+    if not values or kwargs.get("inplace") or any(isinstance(entry, (Form, Elsewhere)) for entry in kwargs.values()):
+        return None
+    places = set.intersection(*({*_batches(value)} for value in values))
+    batch = min((place for place in places if place < ndim - ALONG_LAST[name]), default=ndim)
+    # from the batch on, dimensions stand where they stood; those before it move behind it
+    if name not in WEIGHTED and any(isinstance(entry, Tensor) and entry.ndim > ndim - batch - 1 for entry in args):
+        return None
+    if name == "layer_norm" and len(args[1]) != 1:
+        return None
+    if name == "softmax" and (args[1] if len(args) > 1 else kwargs.get("dim")) not in (-1, ndim - 1):
+        return None
+    return batch if batch < ndim else None
+
+
+def _batches(value: Elsewhere) -> list[int]:
+    """Where the batch may stand: of a single pair, several dimensions of size 1."""
+    return [dim for dim in range(value.ndim) if isinstance(shown(value.form, value.place.movedim(dim, 0)), Form)]
 
 
 def batch_first(x: Any) -> Form:

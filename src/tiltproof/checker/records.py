@@ -77,11 +77,7 @@ def read_verdict(
             ensure(key in record, f"{key} is missing")
             tiled = radius and owner == "certified" and verdict != "misclassified"
             ensure(verdict == owner or tiled or record[key] is None, f"{key} is given for a verdict {verdict}")
-        reason = record.get("reason")  # says nothing that is proved, and folders without it are as good
-        ensure(
-            reason is None or (verdict == "unknown" and type(reason) is str and reason in REASONS),
-            f"the reason of a verdict {verdict} is {str(reason)[:40]!r}",
-        )
+        check_reason(record, verdict == "unknown", f"a verdict {verdict}")
         share = 1.0
         if radius:
             share = finite(record, "share")
@@ -152,6 +148,14 @@ Values = list[list[float]] | None
 """The target values: one number per output for each image, or None if the run was not given any."""
 
 
+def check_reason(record: dict[str, Any], wanted: bool, what: str) -> None:
+    """Refuse a reason that is none, or of a result that needs none. It says nothing that is proved, and records without
+    it are as good."""
+    reason = record.get("reason")
+    known = wanted and type(reason) is str and reason in REASONS
+    ensure(reason is None or known, f"the reason of {what} is {str(reason)[:40]!r}")
+
+
 @dataclass(frozen=True)
 class RangeRecord(Tiled):
     """The record of one image: lists with one entry per output. An infinite end claims nothing."""
@@ -195,6 +199,8 @@ def read_range(record: dict[str, Any], number: int, values: Values, position: in
         ensure("value" in record, "value is missing")
         value = None if record["value"] is None else vector(get(record, "value", list), outputs, "value")
         ensure(value == (None if values is None else values[position]), "its value is not that of the claim")
+        complete = flag(record, "complete")
+        check_reason(record, not complete, f"a range that is {'' if complete else 'not '}complete")
         for low, reached_low, reached_high, high in zip(lower, inner_lower, inner_upper, upper, strict=True):
             ensure(low <= high, "its range is empty")
             # lower <= f(lowest_at) <= inner_lower and inner_upper <= f(highest_at) <= upper, or one of the claims is false
@@ -210,7 +216,7 @@ def read_range(record: dict[str, Any], number: int, values: Values, position: in
             lowest_at,
             highest_at,
             value,
-            flag(record, "complete"),
+            complete,
         )
     except CheckFailed as error:
         raise CheckFailed(error.what, number) from None

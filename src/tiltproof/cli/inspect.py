@@ -11,8 +11,9 @@ from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import STDOUT, DataChoice, ModelChoice, check_text_file, parse_shape, write_json
 from tiltproof.cli.options import PROBLEM, option
-from tiltproof.cli.tables import print_rows
+from tiltproof.cli.tables import print_lines, print_rows
 from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.refusals import advised
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -102,12 +103,13 @@ def _image(network: nn.Module, data: DataChoice | None, shape: str | None, index
 
 
 def _print_refusals(found: Inspection) -> None:
-    columns = {"operation": "left", "where": "left", "why": "left", "what to do": "left"}
+    """List every use, and below the table each advice once."""
+    columns = {"operation": "left", "where": "left", "why": "left"}
     rows = [
-        (each.operation, each.node + (f" in {each.module}" if each.module else ""), each.why, each.do)
-        for each in found.refusals
+        (each.operation, each.node + (f" in {each.module}" if each.module else ""), each.why) for each in found.refusals
     ]
     print_rows(columns, rows)
+    print_lines("What to do", advised(found.refusals))
 
 
 def _print_inspection(found: Inspection) -> None:

@@ -54,9 +54,10 @@ def print_cost(console: Console, summary: Mapping[str, Any]) -> None:
 
 def print_unknown_reasons(console: Console, summary: Mapping[str, Any]) -> None:
     """Print why images are unknown, and what would help."""
-    for word, count in summary["unknown_reasons"].items():
-        reason = Reason(word)
-        console.print(f"{count:,} unknown: {reason.meaning}. What would help: {reason.advice}.", highlight=False)
+    ranges = summary.get("task") == "regression"
+    for word, count in summary.get("unknown_reasons", {}).items():
+        what = "not as tight" if ranges else "unknown"
+        console.print(f"{count:,} {what}: {Reason(word).sentence(ranges)}", highlight=False)
 
 
 def _right(summary: Mapping[str, Any]) -> str:
@@ -83,6 +84,7 @@ def print_ranges(summary: Mapping[str, Any]) -> None:
     console.print(
         f"{tight}; {summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s per image)", highlight=False
     )
+    print_unknown_reasons(console, summary)
     _print_memory(console, summary)
 
 
@@ -92,7 +94,7 @@ COLORS = {Verdict.FALSIFIED: "red", Verdict.UNKNOWN: "yellow", Verdict.MISCLASSI
 
 def print_not_certified(certificate: Certificate | RangeCertificate, most: int) -> None:
     """List images that are not certified, falsified ones first, with parameters and reason; of a regression run, ranges
-    that are not as tight as asked for."""
+    that are not as tight as asked for, with the reason."""
     ranges = isinstance(certificate, RangeCertificate)
     left = [result for result in certificate.results if result.verdict is not Verdict.CERTIFIED]
     if not left or most < 1:
@@ -102,9 +104,12 @@ def print_not_certified(certificate: Certificate | RangeCertificate, most: int) 
     table = Table(
         title="not as tight as asked for" if ranges else "not certified", title_justify="left", box=SIMPLE_HEAD
     )
-    headings = ("image", "proved width", "inner width") if ranges else ("image", "verdict", "parameters", "reason")
+    headings = (
+        ("image", "proved width", "inner width", "reason") if ranges else ("image", "verdict", "parameters", "reason")
+    )
     for heading in headings:
-        table.add_column(heading, justify="right" if heading == "image" or ranges else "left", overflow="fold")
+        number = heading == "image" or heading.endswith("width")
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
     for result in left[:most]:
         table.add_row(*(_range_cells(result) if isinstance(result, RangeResult) else _cells(result)))
     console.print(table)
@@ -125,7 +130,8 @@ def _cells(result: ImageResult) -> tuple[str | Text, ...]:
 
 def _range_cells(result: RangeResult) -> tuple[str, ...]:
     width = None if result.width == float("inf") else result.width
-    return str(result.image), _figure(width), f"{result.inner_width:.4g}"
+    reason = "" if result.reason is None else result.reason.explained(ranges=True)[0]
+    return str(result.image), _figure(width), f"{result.inner_width:.4g}", reason
 
 
 def _numbers(values: Sequence[float]) -> str:
@@ -200,6 +206,16 @@ def _print_memory(console: Console, summary: Mapping[str, Any]) -> None:
 
 def _figure(value: float | None) -> str:
     return "infinite" if value is None else f"{value:.4g}"
+
+
+def print_lines(title: str, lines: Iterable[str]) -> None:
+    """Print a list under its title, wrapped between words."""
+    console = Console()
+    console.print(title)
+    table = Table.grid(padding=(0, 1, 0, 2))
+    for line in lines:
+        table.add_row("-", Text(line))
+    console.print(table)
 
 
 def print_rows(columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> None:

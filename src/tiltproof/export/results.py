@@ -206,6 +206,7 @@ def _range_row(run: FinishedRun, result: RangeResult, k: int, tolerance: Decimal
         "highest_at": _text(result.highest_at[k]),
         "counterexample": _text(at),
         "complete": bool(result.complete),
+        "reason": "" if result.reason is None else str(result.reason),
         "boxes": result.boxes,
         "seconds": float(result.seconds),
     }

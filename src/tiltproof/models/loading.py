@@ -22,7 +22,7 @@ from tiltproof.program import as_program
 from tiltproof.tflite import load_tflite
 
 KERAS = (".keras", ".h5", ".hdf5")
-READING = {".onnx": ("shape", "layout", "output"), ".tflite": ("layout",)} | dict.fromkeys(KERAS, ("shape",))
+READING = {".onnx": ("shape", "layout", "output"), ".tflite": ("layout", "output")} | dict.fromkeys(KERAS, ("shape",))
 """Which options say how to read a file, by its kind."""
 
 OTHER_FORMATS = {
@@ -54,8 +54,8 @@ def load(
     allow_pickle : bool
         Accept a state dict written by ``torch.save`` as well. No code in it is run.
     shape, layout, output : optional
-        How to read an ``.onnx`` file, as in `load_onnx`; ``shape`` also for Keras files, ``layout`` for TFLite. A ``shape`` that is a
-        function is left alone by other models.
+        How to read an ``.onnx`` file, as in `load_onnx`; ``shape`` also for Keras files, ``layout`` and ``output`` for TFLite. A ``shape``
+        that is a function is left alone by other models.
 
     Returns
     -------
@@ -72,8 +72,11 @@ def load(
     taken = READING.get(path.suffix.lower(), ())
     given = [name for name, value in reading.items() if value is not None and name not in taken]
     if given:
+        kinds = ", ".join(kind for kind, options in READING.items() if given[-1] in options)
         raise InputError(
-            f"--{given[-1]} goes with an .onnx file only", got=f"--model {shown(model)}", do=f"leave --{given[-1]} out"
+            f"--{given[-1]} goes with other files: {kinds}",
+            got=f"--model {shown(model)}",
+            do=f"leave --{given[-1]} out",
         )
     if path.suffix.lower() in (".safetensors", *PICKLES):
         check_file(path, allow_pickle)
@@ -96,7 +99,7 @@ def load(
     if path.suffix.lower() in KERAS:
         return load_keras(path, shape)
     if path.suffix.lower() == ".tflite":
-        return load_tflite(path, layout=layout)
+        return load_tflite(path, layout=layout, output=output)
     if path.suffix.lower() in OTHER_FORMATS and path.is_file():
         raise InputError(
             f"files of this kind cannot be read: {path.suffix}",

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tiltproof.onnx.arithmetic import BINARY, with_constant
 from tiltproof.onnx.module import Draft, Image, Value
 from tiltproof.onnx.ops import Sliding, kernel_shape, sliding, sum_of_products
 from tiltproof.onnx.protobuf import Node
@@ -21,13 +22,15 @@ from tiltproof.onnx.registry import (
     rounds,
     writes,
 )
+from tiltproof.onnx.reshape import cut, pad_zeros
+from tiltproof.onnx.uneven import entries_inside, windows_kept, zeros_of
 
 
 def _pooling(node: Node, x: Image) -> Sliding:
     window = sliding(node, kernel_shape(node), x.shape)
-    if not window.even or any(2 * p > k for p, k in zip(window.begin, window.kernel, strict=True)):
+    if any(2 * p > k for p, k in zip(window.begin + window.end, window.kernel * 2, strict=True)):
         raise node.refusal(
-            f"pads by {list(window.begin + window.end)}; only equal padding of at most half the kernel is supported"
+            f"pads by {list(window.begin + window.end)}; only padding of at most half the kernel is supported"
         )
     return window
 
@@ -56,6 +59,10 @@ def max_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     x = image(node, values[0])
     node.only(storage_order=0)
     w, ceil = _pooling(node, x), node.flag("ceil_mode")
+    if not w.even:
+        sides, parts = windows_kept(node, x.shape, w, ceil)
+        every = draft.add(node, largest, (x,), kernel=w.kernel, stride=(1, 1), padding=sides, dilation=w.dilation)
+        return draft.add(node, cut, (every,), parts=parts)
     return draft.add(
         node, largest, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, dilation=w.dilation, ceil=ceil
     )
@@ -88,6 +95,17 @@ def average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     ceil = node.flag("ceil_mode")
     if w.dilation != (1, 1):
         raise node.refusal("has dilations")
+    if not w.even:
+        if ceil:
+            raise node.refusal(f"pads by {list(w.begin + w.end)} in ceil_mode")
+        wide = draft.add(node, pad_zeros, (x,), pad=zeros_of(w))
+        found = draft.add(node, average, (wide,), kernel=w.kernel, stride=w.stride, padding=(0, 0), include=True)
+        factor = (1 / entries_inside(x.shape, w)).to(draft.dtype)
+        return (
+            found
+            if include
+            else draft.add(node, with_constant, (found,), {"constant": factor}, operation=BINARY["Mul"])
+        )
     include = include or w.begin == (0, 0)
     return draft.add(node, average, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, include=include, ceil=ceil)
 

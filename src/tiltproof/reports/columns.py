@@ -8,7 +8,7 @@ from tiltproof.reports.encoding import digits, digits_above, digits_below
 from tiltproof.reports.sentences import parameter_name
 from tiltproof.runs.reader import FinishedRun
 from tiltproof.transforms import LETTERS, Spatial, Transform, parse
-from tiltproof.verify.results import ImageResult, RangeResult, Reason, Verdict
+from tiltproof.verify.results import ImageResult, RangeResult, Verdict
 from tiltproof.verify.shares import scaled
 
 IN_THE_PAGE = frozenset(
@@ -76,7 +76,7 @@ def _verdicts(run: FinishedRun, results: list[ImageResult]) -> dict[str, Any]:
         "tightened": run.tightened,
         "margins": [_margin(result) for result in results],
         "counterexamples": {k: result.counterexample for k, result in enumerate(results) if result.counterexample},
-        "reasons": {k: _reason(result.reason) for k, result in enumerate(results) if result.reason},
+        "reasons": {k: result.reason.sentence() for k, result in enumerate(results) if result.reason},
         "openBoxes": {k: result.open_box for k, result in enumerate(results) if result.open_box},
         "curve": _curve(run),
         **({"radii": [_radius(run, result) for result in results]} if run.radii else {}),
@@ -88,10 +88,6 @@ def _radius(run: FinishedRun, result: Any) -> list[list[float]]:
     return [
         [scaled(result.share, end) for end in ends] for ends in zip(run.transform.low, run.transform.high, strict=True)
     ]
-
-
-def _reason(reason: Reason) -> str:
-    return f"{reason.meaning}. What would help: {reason.advice}."
 
 
 def _margin(result: ImageResult) -> float | None:
@@ -134,4 +130,5 @@ def _ranges(results: list[RangeResult]) -> dict[str, Any]:
         "innerWidths": [digits(result.inner_width) for result in results],
         "values": [None if result.value is None else [digits(x, 6) for x in result.value] for result in results],
         "complete": [int(result.complete) for result in results],
+        "reasons": {k: result.reason.sentence(ranges=True) for k, result in enumerate(results) if result.reason},
     }

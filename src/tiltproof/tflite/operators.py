@@ -37,6 +37,9 @@ SAME, VALID = 0, 1
 NONE, RELU, RELU_N1_TO_1, RELU6 = range(4)
 CLIPPED = {RELU: (0.0, None), RELU_N1_TO_1: (-1.0, 1.0), RELU6: (0.0, 6.0)}
 """Fused activations, and the range they clip to."""
+STATIC = (
+    "convert it again: with a representative_dataset, so that scales are constants, or without optimizations, as floats"
+)
 
 
 def activated(draft: Draft, node: Node, found: Value, kind: int) -> Value:
@@ -155,7 +158,9 @@ def product(draft: Draft, node: Node, given: list[Given]) -> Value:
     """A convolution or a linear layer of floats."""
     found = product_of(draft, node, given)
     if not found.weight.dtype.is_floating_point:
-        raise node.refusal("rounds what it reads with a scale that depends on the image (dynamic range quantization)")
+        raise node.refusal(
+            "rounds what it reads with a scale that depends on the image (dynamic range quantization)", STATIC
+        )
     bias = None if found.bias is None else found.bias.float()
     return activated(draft, node, found.add(draft, found.weight.float(), bias), found.activation)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -24,7 +25,7 @@ MOST_NUMBERS = 2**26
 """In one image."""
 
 
-def load_tflite(path: str | Path, *, layout: str | None = None) -> nn.Module:
+def load_tflite(path: str | Path, *, layout: str | None = None, output: str | None = None) -> nn.Module:
     """Read the network of a ``.tflite`` file, of floats or of whole numbers.
 
     A network of int8 or uint8 is read as what its kernels compute with whole numbers. It takes the real numbers that its input stands
@@ -35,10 +36,12 @@ def load_tflite(path: str | Path, *, layout: str | None = None) -> nn.Module:
     Parameters
     ----------
     path : str or Path
-        A file of one graph with one image as input and one output.
+        A file of one graph with one image as input.
     layout : str, optional
         ``nchw`` or ``nhwc``: the order of the input's axes; ``nhwc`` unless the network begins by putting
         channels last.
+    output : str, optional
+        The output to read, of a file with several; an inner value can be named as well.
 
     Returns
     -------
@@ -55,6 +58,7 @@ def load_tflite(path: str | Path, *, layout: str | None = None) -> nn.Module:
     path = Path(path)
     content = read_file(path)
     file = parse(content, path)
+    several, file = len(file.outputs) > 1, _ending_in(file, output)
     try:
         draft, result, refused = _steps(file, layout)
     except Damaged as error:
@@ -73,18 +77,58 @@ def load_tflite(path: str | Path, *, layout: str | None = None) -> nn.Module:
     if result.place == 0 or not draft.operators:
         raise InputError("the network of a TFLite file must compute something from the image")
     identity = content if layout is None else content + layout.encode()
+    if several or output is not None:  # also of an inner value
+        identity += f"\0output {file.outputs[0]}".encode()
     model = TfliteModule(draft.steps, result.place, draft.start.shape, identity, tuple(notes)).eval()
     model = model.float() if draft.largest < EXACT else model.double()
     model.file = compare(file, draft, model)
     return model
 
 
+def _ending_in(file: File, output: str | None) -> File:
+    """Return the file with one output, and the operators that it is computed from."""
+    names = shown(", ".join(file.tensors[number].name for number in file.outputs), 300)
+    makers: dict[int, Node] = {}
+    for node in file.nodes:
+        if not makers.keys().isdisjoint(node.outputs):
+            raise _given_twice(node)
+        makers |= dict.fromkeys(node.outputs, node)
+    chosen = file.outputs
+    if output is not None:
+        chosen = tuple(number for number in makers if file.tensors[number].name == output)
+        if len(chosen) != 1:
+            raise InputError(
+                "the TFLite file has no such output"
+                if not chosen
+                else "several values of the TFLite file have this name",
+                got=shown(output, 80),
+                do=f"choose --output among {names} (output= in Python)",
+            )
+    if len(chosen) != 1:
+        raise InputError(
+            "the network of a TFLite file must have one output",
+            got=f"{len(chosen)}: {names}" if chosen else "none",
+            do="choose one of them: --output NAME (output= in Python)",
+        )
+    waiting, wanted = [*chosen], set()
+    while waiting:
+        maker = makers.get(waiting.pop())
+        if maker is not None and maker.number not in wanted:
+            wanted.add(maker.number)
+            waiting += [number for number in maker.inputs if number >= 0]
+    return replace(file, outputs=chosen, nodes=[node for node in file.nodes if node.number in wanted])
+
+
+def _given_twice(node: Node) -> InputError:
+    return InputError("the TFLite file gives one value twice", got=shown(node.label))
+
+
 def _steps(file: File, layout: str | None) -> tuple[Draft, Value, list[UnsupportedOperation]]:
     """Convert all operators, and collect those that are refused: behind them stand values of the shapes that the file states."""
-    if len(file.inputs) != 1 or len(file.outputs) != 1:
+    if len(file.inputs) != 1:
+        names = ", ".join(file.tensors[number].name for number in file.inputs)
         raise InputError(
-            "the TFLite network must take one image and give one output",
-            got=f"{len(file.inputs)} inputs and {len(file.outputs)} outputs",
+            "the TFLite network must take one image", got=f"{len(file.inputs)} inputs: {shown(names, 300)}"
         )
     entry = file.tensors[file.inputs[0]]
     shape, turned = _image(file, entry, layout)
@@ -101,7 +145,7 @@ def _steps(file: File, layout: str | None) -> tuple[Draft, Value, list[Unsupport
                 known[number] = _stand_in(file.tensors[number], node)
             continue
         if node.outputs[0] in known:
-            raise InputError("the TFLite file gives one value twice", got=shown(node.label))
+            raise _given_twice(node)
         known[node.outputs[0]] = found
         draft.operators.append((node, before, len(draft.steps)))
     result = known.get(file.outputs[0])

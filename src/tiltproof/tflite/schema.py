@@ -86,9 +86,9 @@ class Node:
     taken: int = 0
     """Number of option fields that its reader knows."""
 
-    def refusal(self, why: str) -> UnsupportedOperation:
+    def refusal(self, why: str, do: str = "") -> UnsupportedOperation:
         what = f"{self.op} at operator {shown(self.label, 80)!r} {why}"
-        return UnsupportedOperation(what, refusals=(Refusal(self.op, self.label, why, part="operator"),))
+        return UnsupportedOperation(what, refusals=(Refusal(self.op, self.label, why, part="operator", instead=do),))
 
     def option(self, field_number: int, kind: str = "<i", default: int = 0) -> int:
         self.taken = max(self.taken, field_number + 1)
@@ -213,7 +213,7 @@ def _parse(model: Table, content: bytes, path: Path) -> File:
             raise Damaged("an operator whose code is not there")
         inputs = known(each.numbers(1, most=2**12), True)
         outputs = known(each.numbers(2, most=2**12))
-        name = tensors[outputs[0]].name if outputs else ""
+        name = tensors[outputs[0]].name.partition(";")[0] if outputs else ""  # of those that were fused, the first
         nodes.append(Node(number, codes[code], inputs, outputs, each.table(4), name or str(number)))
     ends = known(graph.numbers(1, most=2**12)), known(graph.numbers(2, most=2**12))
     return File(path, content, tensors, nodes, *ends, buffers)

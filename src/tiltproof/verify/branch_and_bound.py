@@ -135,7 +135,7 @@ class BranchingSearch(Search):
             images, which = pairs.image[worst].unique(return_inverse=True)
             number = torch.arange(len(worst), device=which.device)
             first = worst[torch.full_like(images, len(worst)).scatter_reduce(0, which, number, "amin")]
-            hopeless[images] = self.spec.hopeless(images, *self.tiling.bounds(pairs.boxes[first]))
+            hopeless[images] = self.spec.hopeless(state, images, *self.tiling.bounds(pairs.boxes[first]))
             state.next_look[images] = 2 * state.boxes[images]
         return hopeless
 

@@ -213,15 +213,19 @@ class RangeProver:
         self.transform, self.method, self.images64 = inputs.transform, method, inputs.images64
         self.device = inputs.images.device
         self.network = inputs.network_as(torch.float64, inputs.semantics)
+        self.exact = inputs.network_as(torch.float64, "real")
 
     @torch.no_grad()
-    def bound(self, images: Tensor, low: Tensor, high: Tensor, until: float | None = None) -> Outcome:
+    def bound(
+        self, images: Tensor, low: Tensor, high: Tensor, until: float | None = None, network: Network | None = None
+    ) -> Outcome:
         """Return lower bounds [P, 2 K] of outputs and negated outputs. ``images`` [P] are indices; ``low``, ``high``
         [P, d] float64.
 
-        ``until``: from this time of `time.perf_counter` on, outputs keep the bounds of the forward pass.
+        ``until``: from this time of `time.perf_counter` on, outputs keep the bounds of the forward pass; ``network``:
+        instead of that of the semantics.
         """
-        network = self.network
+        network = network or self.network
         pixels = pair_bounds(self.images64, images, self.transform, self.method, low, high, quadratic=True)
         forms = run(network, pixels, lasting=low.shape[1])
         output = forms[network.output]

@@ -340,7 +340,7 @@ class RadiusSearch(Search):
         if len(due):
             nearest = self._nearest_of(pool, begins, due)
             low, high = self._within_cap(state, nearest)
-            hopeless = due[self.spec.hopeless(nearest.image, low, high)]
+            hopeless = due[self.spec.hopeless(state, nearest.image, low, high)]
             state.exhausted[hopeless] = True
             for row in hopeless.tolist():
                 state.reasons[row] = self._halving_is_no_help()

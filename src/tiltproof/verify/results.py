@@ -58,6 +58,14 @@ class Reason(StrEnum):
         """What would help."""
         return REASONS[self][1]
 
+    def sentence(self, ranges: bool = False) -> str:
+        """Why, and what would help; ``ranges``: of a range of outputs that is not as tight as asked for."""
+        meaning, advice = self.explained(ranges)
+        return f"{meaning}. What would help: {advice}."
+
+    def explained(self, ranges: bool) -> tuple[str, str]:
+        return RANGE_REASONS.get(self, REASONS[self]) if ranges else REASONS[self]
+
 
 REASONS = {
     Reason.BOXES: ("the budget of boxes was spent", "more boxes (--boxes), or a smaller range"),
@@ -85,6 +93,23 @@ REASONS = {
     ),
 }
 """Meaning of each reason, and what would help."""
+
+RANGE_REASONS = {
+    Reason.BOXES: (REASONS[Reason.BOXES][0], "more boxes (--boxes), a larger tolerance (--excess), or a smaller range"),
+    Reason.SECONDS: (
+        REASONS[Reason.SECONDS][0],
+        "more seconds (--seconds), a GPU, a larger tolerance (--excess), or a smaller range",
+    ),
+    Reason.ROUNDING: (
+        "a float32 evaluation of a single point may be off by more than the tolerance",
+        "--semantics real, a larger tolerance (--excess or --width), or a network with smaller weights or fewer layers",
+    ),
+    Reason.OPEN: (
+        "bounds stay wider than the tolerance however small the box: the network amplifies the rounding of float64",
+        "a larger tolerance (--excess or --width), or a network that amplifies less; no budget helps",
+    ),
+}
+"""The same for ranges of outputs, where it is something else."""
 
 
 @dataclass(frozen=True)
@@ -230,9 +255,17 @@ class ImageResult:
             changed[name] = None if record[name] is None else tuple(record[name])
         if "reached_at" in record:
             changed["reached_at"] = tuple(record["reached_at"])
-        reason = record.get("reason")  # folders of earlier versions give none
-        changed["reason"] = None if reason is None else Reason(reason)
+        changed["reason"] = _read_reason(record)
         return cls(**(record | changed))
+
+
+def _read_reason(record: dict[str, Any]) -> Reason | None:
+    reason = record.get("reason")  # folders of earlier versions give none
+    return None if reason is None else Reason(reason)
+
+
+def _count_reasons(results: Sequence[ImageResult | RangeResult]) -> dict[str, int]:
+    return dict(sorted(Counter(str(result.reason) for result in results if result.reason).items()))
 
 
 @dataclass(repr=False)
@@ -384,7 +417,7 @@ class Certificate(Results):
             "correct": images - counts["misclassified"],
             **{str(verdict): counts[verdict] for verdict in Verdict},
             "unfalsified": certified + counts["unknown"],
-            "unknown_reasons": dict(sorted(Counter(str(r.reason) for r in self.results if r.reason).items())),
+            "unknown_reasons": _count_reasons(self.results),
             "certified_percent": 100 * certified / images,
             "boxes": boxes,
             "boxes_per_image": boxes / images,
@@ -423,10 +456,12 @@ class RangeResult:
     tree: str  # ... and how the cells were halved (docs/run-folder.md)
     boxes: int
     seconds: float
+    reason: Reason | None = None  # not complete: why
 
     def record(self) -> dict[str, Any]:
         """Return a plain dictionary for JSON; an infinite bound is null."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        values["reason"] = None if self.reason is None else str(self.reason)
         for name in ("lower", "upper"):
             values[name] = [x if abs(x) != float("inf") else None for x in values[name]]
         return values
@@ -440,6 +475,7 @@ class RangeResult:
         for name in ("prediction", "inner_lower", "inner_upper", "grid"):
             changed[name] = tuple(record[name])
         changed["value"] = None if record["value"] is None else tuple(record["value"])
+        changed["reason"] = _read_reason(record)
         return cls(**(record | changed))
 
     @property
@@ -490,7 +526,8 @@ class RangeCertificate(Results):
         Returns
         -------
         dict
-            The claim, the number of ``images`` and of ``complete`` ranges, ``mean_width``, ``largest_width``,
+            The claim, the number of ``images`` and of ``complete`` ranges, why others are not (``unknown_reasons``),
+            ``mean_width``, ``largest_width``,
             ``mean_inner_width``, ``boxes``, ``boxes_per_image``, ``seconds``, the ``settings``, and, if targets were
             given, ``mean_absolute_error`` and ``certified_mean_absolute_error``.
         """
@@ -509,6 +546,7 @@ class RangeCertificate(Results):
             "semantics": self.semantics,
             "images": images,
             "complete": sum(result.complete for result in self.results),
+            "unknown_reasons": _count_reasons(self.results),
             "mean_width": _mean([result.width for result in self.results]),
             "largest_width": max(result.width for result in self.results),
             "mean_inner_width": _mean([result.inner_width for result in self.results]),

@@ -27,6 +27,8 @@ ROOM = 0.005
 bounds succeeds."""
 CHAIN = tuple(-float(k) for k in range(0, 44, 4))
 """Sizes of a chain of boxes around one point, as powers of two of the open box that it belongs to."""
+LAST_LOOK = 1.0
+"""Seconds that an unknown range's reason may take, about, where seconds are limited."""
 LEAST_ROOM = 1e-9
 """The same margin for an output that hardly moves, relative to 1 + the output's size."""
 
@@ -69,7 +71,7 @@ class Spec(Protocol):
         """Return the mask of images with a counterexample, on the state's device."""
         ...
 
-    def hopeless(self, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    def hopeless(self, state: SearchState, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Return which of the images ``rows`` [P] cannot be proved in any part of their box, however small."""
         ...
 
@@ -141,7 +143,7 @@ class ClassificationSpec:
     def falsified(self, state: SearchState) -> Tensor:
         return state.witnesses.falsified.to(state.device)
 
-    def hopeless(self, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    def hopeless(self, state: SearchState, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Bounds of smaller and smaller boxes tend to those of a point, where rounding alone is left. An image is given
         up if its box is not proved at its middle alone, nor in any of a chain of boxes around it."""
         network, middle = self.prover.networks[torch.float64], (low + high) / 2
@@ -150,10 +152,7 @@ class ClassificationSpec:
         if (
             len(fails) and not self.attacker.epsilon
         ):  # of noise, rather than of rounding, a box is no better than its middle
-            half = ((high - low) / 2)[fails].repeat(len(CHAIN), 1)
-            half *= torch.tensor(CHAIN, device=half.device).exp2().repeat_interleave(len(fails)).unsqueeze(1)
-            center = middle[fails].repeat(len(CHAIN), 1)
-            open_ = self._unproved(rows[fails].repeat(len(CHAIN)), center - half, center + half, network)
+            open_ = self._unproved(rows[fails].repeat(len(CHAIN)), *_chain(low[fails], high[fails]), network)
             hopeless[fails] = open_.view(len(CHAIN), -1).all(0)
         return hopeless
 
@@ -207,9 +206,9 @@ class ClassificationSpec:
         """Say of unknown images whether rounding alone, at the middle of their open box, keeps them open."""
         if not len(rows):
             return
-        low, high = torch.tensor([state.open_box[row] for row in rows.tolist()], dtype=torch.float64).unbind(1)
+        low, high = _open_boxes(state, rows)
         middle = (low + high) / 2
-        fails = self.hopeless(rows, low, high)
+        fails = self.hopeless(state, rows, low, high)
         real = self._unproved(rows, middle, middle, self.attacker.exact)  # without the roundings of float32
         open_here = Reason.NOISE if self.attacker.epsilon else Reason.OPEN
         for row, fail, deep in zip(rows.tolist(), fails.tolist(), real.tolist(), strict=True):
@@ -274,11 +273,27 @@ class ClassificationSpec:
         return state.reasons | dict.fromkeys((~known.correct).nonzero().flatten().tolist(), why)
 
 
+def _chain(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both ends of boxes [P] and of smaller and smaller ones around their middles, [`CHAIN` P, d]."""
+    half = ((high - low) / 2).repeat(len(CHAIN), 1)
+    half *= torch.tensor(CHAIN, device=half.device).exp2().repeat_interleave(len(low)).unsqueeze(1)
+    middle = ((low + high) / 2).repeat(len(CHAIN), 1)
+    return middle - half, middle + half
+
+
+def _open_boxes(state: SearchState, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both ends of the recorded open boxes of these images."""
+    low, high = torch.tensor([state.open_box[row] for row in rows.tolist()], dtype=torch.float64).unbind(1)
+    return low, high
+
+
 class RangeSpec:
     """No output leaves the certified range: the union of the bounds over all boxes, which holds whenever the search
     stops.
 
-    A box is done when its bounds exceed the inner range by at most the tolerance; without a tolerance, at once.
+    A box is done when its bounds exceed the inner range by at most the tolerance; without a tolerance, at once. Where
+    the bounds of a single point exceed it already, by rounding alone, the search goes on with as much less to reach
+    (`SearchState.missing`), and the image is unknown.
     """
 
     def __init__(
@@ -301,11 +316,14 @@ class RangeSpec:
     def bound(
         self, state: SearchState, rows: Tensor, low: Tensor, high: Tensor, precise: Tensor | None = None, size: int = 0
     ) -> Outcome:
-        until = None
-        if self.max_seconds is not None:  # what these images have left together
-            left = (self.max_seconds - state.seconds[rows.unique()]).clamp(min=0)
-            until = time.perf_counter() + float(left.sum())
-        return self.prover.bound(rows, low, high, until)
+        return self.prover.bound(rows, low, high, self._until(state, rows))
+
+    def _until(self, state: SearchState, rows: Tensor) -> float | None:
+        """Return the end of what these images have left together."""
+        if self.max_seconds is None:
+            return None
+        left = (self.max_seconds - state.seconds[rows.unique()]).clamp(min=0)
+        return time.perf_counter() + float(left.sum())
 
     def inherit(self, bound: Tensor, parent: Tensor) -> Tensor:
         return torch.maximum(bound, parent)
@@ -313,7 +331,10 @@ class RangeSpec:
     def done(self, state: SearchState, rows: Tensor, bound: Tensor) -> Tensor:
         if self.tolerance is None:
             return torch.ones_like(rows, dtype=torch.bool)
-        return (bound >= self._wanted(state.witnesses, self.tolerance).to(rows.device)[rows]).all(1)
+        wanted = self._wanted(state.witnesses, self.tolerance).to(rows.device)[rows]
+        if state.missing is not None:
+            wanted = wanted - state.missing[rows]
+        return (bound >= wanted).all(1)
 
     @staticmethod
     def _wanted(known: InnerRange, tolerance: Tolerance) -> Tensor:
@@ -336,9 +357,40 @@ class RangeSpec:
     def falsified(self, state: SearchState) -> Tensor:
         return torch.zeros_like(state.certified)
 
-    def hopeless(self, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """No image is: a range holds whenever the search stops."""
+    def hopeless(self, state: SearchState, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """No image is: other boxes still tighten its range. But no more is asked for than what these boxes can reach."""
+        short = self._short_of(state, rows, low, high, self._until(state, rows))
+        if bool((short > 0).any()):
+            if state.missing is None:
+                state.missing = torch.zeros_like(state.proved)
+            # elsewhere the rounding may be larger; then twice as much is allowed the next time
+            state.missing[rows] = torch.maximum(state.missing[rows], 2 * short)
+            for k in (short > 0).any(1).nonzero().flatten().tolist():
+                state.open_box[int(rows[k])] = (tuple(low[k].tolist()), tuple(high[k].tolist()))
         return torch.zeros_like(rows, dtype=torch.bool)
+
+    def _short_of(
+        self,
+        state: SearchState,
+        rows: Tensor,
+        low: Tensor,
+        high: Tensor,
+        until: float | None,
+        network: Network | None = None,
+    ) -> Tensor:
+        """Return by how much bounds miss the tolerance in every box around the middles of these, and there alone, [P, C];
+        0 where one does not, or where it was too late to tell."""
+        if self.tolerance is None or self.prover.method == "fgv":  # it has no forms to go back through
+            return low.new_zeros(len(rows), self.objectives)
+        middle = (low + high) / 2
+        wanted = self._wanted(state.witnesses, self.tolerance).to(rows.device)[rows]
+        short = wanted - self.prover.bound(rows, middle, middle, until, network).bound
+        for first, last in zip(*(ends.split(len(rows)) for ends in _chain(low, high)), strict=True):
+            if not bool((short > 0).any()):
+                break
+            short = torch.minimum(short, wanted - self.prover.bound(rows, first, last, until, network).bound)
+        late = until is not None and time.perf_counter() >= until
+        return torch.zeros_like(short) if late else short.clamp(min=0)
 
     def open_images(self, state: SearchState) -> Tensor:
         return torch.arange(self.images, device=state.device)
@@ -349,12 +401,45 @@ class RangeSpec:
             everything = torch.ones_like(pairs.image, dtype=torch.bool)
             state.settle(pairs.image, pairs.bound, everything, *tiling.bounds(pairs.boxes))
         state.exhausted[bounded.image] = True
+        if self.tolerance is not None:
+            short = (
+                self._wanted(state.witnesses, self.tolerance).to(state.device)[bounded.image] - bounded.bound
+            ).amax(1)
+            low, high = tiling.bounds(bounded.boxes)
+            for image in bounded.image.unique().tolist():
+                mine = (bounded.image == image).nonzero().flatten()
+                worst = mine[short[mine].argmax()]
+                state.open_box[image] = (tuple(low[worst].tolist()), tuple(high[worst].tolist()))
 
     def tally(self, state: SearchState) -> dict[Verdict, int]:
-        return {Verdict.CERTIFIED: int(state.certified.sum()), Verdict.UNKNOWN: int(state.exhausted.sum())}
+        wide = int((state.certified & self._wide(state)).sum())
+        return {
+            Verdict.CERTIFIED: int(state.certified.sum()) - wide,
+            Verdict.UNKNOWN: int(state.exhausted.sum()) + wide,
+        }
+
+    def _wide(self, state: SearchState) -> Tensor:
+        """Return the mask of images whose ranges are not as tight as asked for because less was asked for later."""
+        if state.missing is None or self.tolerance is None:
+            return torch.zeros_like(state.exhausted)
+        wanted = self._wanted(state.witnesses, self.tolerance).to(state.device)
+        return (state.missing > 0).any(1) & ~(state.proved >= wanted).all(1)
 
     def finish(self, state: SearchState) -> None:
-        """Do nothing."""
+        """Say of unknown images whether rounding alone, at a single point, keeps their bounds wide."""
+        wide = self._wide(state)
+        state.exhausted = state.exhausted | wide
+        for row in state.exhausted.nonzero().flatten().tolist():
+            if bool(wide[row]) or self._rounds_too_far(state, row, self.prover.network):
+                exact = self.prover.network is self.prover.exact or self._rounds_too_far(state, row, self.prover.exact)
+                state.reasons[row] = Reason.OPEN if exact else Reason.ROUNDING
+
+    def _rounds_too_far(self, state: SearchState, row: int, network: Network) -> bool:
+        """Return whether bounds of the middle of an image's open box miss the tolerance, by the rounding of ``network``."""
+        which = torch.tensor([row], device=state.device)
+        low, high = (end.to(state.device) for end in _open_boxes(state, which))
+        until = None if self.max_seconds is None else time.perf_counter() + LAST_LOOK
+        return bool((self._short_of(state, which, low, high, until, network) > 0).any())
 
     def results(self, state: SearchState, tiling: Tiling, first: int, more_seconds: float) -> list[RangeResult]:
         known: InnerRange = state.witnesses
@@ -389,6 +474,7 @@ class RangeSpec:
                 tree=trees[k],
                 boxes=int(state.boxes[k]),
                 seconds=seconds[k],
+                reason=state.reasons.get(k) if bool(state.exhausted[k]) else None,
             )
             for k in range(len(self))
         ]

@@ -397,6 +397,8 @@ class SearchState:
     next_look: Tensor
     """Boxes after which an image is tested again for whether it can be proved at all."""
     frontier: Frontier | None = None
+    missing: Tensor | None = None
+    """[N, C]: by how much the bounds of a range's objectives may fall short, because those of a single point do."""
     slack: Slack | None = None
     """The boxes of certified images, where their margins are tightened."""
 

@@ -55,7 +55,7 @@ function detailBody(k) {
   const broken = regression ? null : data.counterexamples[k];
   if (broken) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Counterexample: '), point(broken), block ? `. The network answers ${block.worstAnswer}.` : '.'));
   if (data.radii && data.verdictNames[data.verdicts[k]] !== 'misclassified') parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Largest proved range: '), data.radii[k].map(([low, high], axis) => `${shortName(axis)} ${bounded(low, 5, true)} to ${bounded(high, 5, false)}${unit(axis)}`).join(', '), '.'));
-  if (!regression && data.reasons[k]) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Why: '), data.reasons[k]));
+  if (data.reasons[k]) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Why: '), data.reasons[k]));
   if (!regression && data.openBoxes[k] && data.parameters.length) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Stayed open: '), boxText(...data.openBoxes[k])));
   if (!block) {
     if (thumbnail(k)) parts.push(element('ul', {class: 'figures'}, figure(thumbnail(k), 'the image', '', `Image ${data.first + k}`, regression ? k : null)));
