@@ -66,6 +66,7 @@ POLYNOMIAL, CENTERED = "enclosures/polynomial.py", "enclosures/centered.py"
 PIXEL_POLYNOMIALS, CROSSINGS = "pixels/polynomial.py", "pixels/crossings.py"
 DEGREES = "pixels/test_polynomial.py"
 PICTURES, CHOSEN_PIXELS, SEARCHED = "verify/eight_bits.py", "pixels/chosen.py", "verify/eight_bit_search.py"
+ROUNDED_PIXELS, BOUNDS_FIRST, GROUPED = "pixels/eight_bits.py", "verify/eight_bit_bounds.py", "pixels/alike.py"
 EIGHT_BITS = "verify/test_eight_bits.py"
 CHECKER_PICTURES, SINGLE, PICTURED = "checker/pictures.py", "checker/single_pixels.py", "checker/test_pictures.py"
 CHECKER_POLYNOMIALS, CHECKER_DEGREES = "checker/polynomials.py", "checker/test_polynomials.py"
@@ -1807,13 +1808,13 @@ MUTATIONS = [
     Mutation("checker: noise in ranges", "checker/folder.py", 'not transform.noise or task == "classification"', "True",
              "ranges and radii do not know noise", (OF_NOISE,)),
     # pictures of 8 bits
-    Mutation("8 bits: threshold off by one", PICTURES, "(low * 255 - (0.5 + SLACK)).ceil()", "(low * 255 + (0.5 - SLACK)).ceil()",
+    Mutation("8 bits: threshold off by one", ROUNDED_PIXELS, "(low * 255 - (0.5 + SLACK)).ceil()", "(low * 255 + (0.5 - SLACK)).ceil()",
              "255 p - 1/2 is where the lower number begins", (EIGHT_BITS,)),
-    Mutation("8 bits: ties down alone", PICTURES, "high * 255 + (0.5 + SLACK)", "high * 255 + (0.5 - SLACK)",
+    Mutation("8 bits: ties down alone", ROUNDED_PIXELS, "high * 255 + (0.5 + SLACK)", "high * 255 + (0.5 - SLACK)",
              "half-open on the wrong side: a tie may be rounded up", (EIGHT_BITS,)),
-    Mutation("8 bits: ties up alone", PICTURES, "low * 255 - (0.5 + SLACK)", "low * 255 - (0.5 - SLACK)",
+    Mutation("8 bits: ties up alone", ROUNDED_PIXELS, "low * 255 - (0.5 + SLACK)", "low * 255 - (0.5 - SLACK)",
              "half-open on the wrong side: a tie may be rounded down, or to even", (EIGHT_BITS,)),
-    Mutation("8 bits: unknown bounds", PICTURES, "lower.nan_to_num(nan=0.0)", "lower.nan_to_num(nan=1.0)",
+    Mutation("8 bits: unknown bounds", ROUNDED_PIXELS, "lower.nan_to_num(nan=0.0)", "lower.nan_to_num(nan=1.0)",
              "a pixel of which nothing is known may be dark", (EIGHT_BITS,)),
     Mutation("8 bits: equal in one place", PICTURES, "(pictures[order[1:]] != pictures[order[:-1]]).any(1)",
              "(pictures[order[1:]] != pictures[order[:-1]]).all(1)", "different pictures share pixels", (EIGHT_BITS,)),

@@ -15,7 +15,8 @@ import tiltproof
 from tests.support.eight_bit_oracle import missing, pictures_at
 from tiltproof import Attack, BranchAndBound, InputError, KeepOwn, RunFolder, UniformGrid
 from tiltproof.pixels.chosen import ChosenPixels
-from tiltproof.verify.eight_bits import Enumeration, distinct, levels
+from tiltproof.pixels.eight_bits import levels
+from tiltproof.verify.eight_bits import Enumeration, distinct
 
 
 def image_of(channels: int = 1, height: int = 5, width: int = 6, seed: int = 0) -> torch.Tensor:

@@ -62,6 +62,12 @@ class Units:
         least, greatest = (255 * lower - 0.5 - TIE).ceil(), (255 * upper + 0.5 + TIE).floor()
         return least.clamp(0, 255), greatest.clamp(0, 255)
 
+    def first_numbers(self, point: Tensor) -> Tensor:
+        """Return the least numbers [1, K N] that the pixels may be rounded to at one parameter: a picture of the claim, but for ties."""
+        every, ends = torch.arange(self.count), point.view(1)
+        least, _ = self.rounded(ends, ends, torch.zeros_like(every), every)
+        return least.T.reshape(1, -1)
+
     def between(self, low: Tensor, high: Tensor, box: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
         if self.letter in BLURS:
             images = self.image.expand(len(low), -1, -1, -1)
