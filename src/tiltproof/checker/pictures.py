@@ -31,6 +31,8 @@ from tiltproof.errors import InputError
 BOXES, PICTURES, PIECES, WAITING = 32, 256, 4096, 2**12
 """Boxes of a tiling that are checked together, pictures in a batch, pieces that are bounded together, and pictures that wait for their
 evaluation."""
+VAIN = 2
+"""Cuts that did not help, after which equal numbers are looked for: they cross a threshold together."""
 POINTS = 8
 """Pictures that are evaluated alone and with others."""
 FEW, MANY, LAST = 2, 12, 52
@@ -270,12 +272,13 @@ def different(pictures: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Open(NamedTuple):
-    """Numbers of pictures that have two possible values: the part of each, in order, its place in a picture, and the lower value. ``many``:
-    how many each part has; ``wide``: parts with numbers of more than two."""
+    """Numbers of pictures that have two possible values: the part of each, in order, its place in a picture, the lower value, and which
+    choice between two values it follows. ``many``: how many choices each part has; ``wide``: parts with numbers of more than two."""
 
     part: Tensor
     place: Tensor
     lower: Tensor
+    choice: Tensor
     many: Tensor
     wide: Tensor
 
@@ -291,13 +294,12 @@ class Open(NamedTuple):
                 chosen = torch.zeros(len(ready), dtype=torch.bool)
                 chosen[members] = True
                 mine = chosen[self.part]
-                shape = len(members), 1, size
-                bits = torch.tensor(list(itertools.product((0, 1), repeat=size)), dtype=torch.uint8).view(
-                    1, 1 << size, size
-                )
-                values = self.lower[mine].view(shape) + bits
+                bits = torch.tensor(list(itertools.product((0, 1), repeat=size)), dtype=torch.uint8).view(1 << size, size)
+                values = self.lower[mine][:, None] + bits[:, self.choice[mine]].T
                 pictures = piece.numbers[members][:, None].repeat(1, 1 << size, 1)
-                yield members, pictures.scatter(2, self.place[mine].view(shape).expand_as(values), values)
+                row = (chosen.cumsum(0) - 1)[self.part[mine]]
+                pictures[row[:, None], torch.arange(1 << size), self.place[mine][:, None]] = values
+                yield members, pictures
 
 
 def look(units: Units, piece: Piece) -> tuple[Piece, Open]:
@@ -310,9 +312,16 @@ def look(units: Units, piece: Piece) -> tuple[Piece, Open]:
     wide = torch.zeros(len(piece.low), dtype=torch.bool)
     wide[piece.part[(greatest > least + 1).any(1)]] = True
     part = piece.part[:, None].expand_as(place)[several]
-    open_ = Open(part, place[several], least[several].to(torch.uint8), part.bincount(minlength=len(piece.low)), wide)
+    many = part.bincount(minlength=len(piece.low))
+    vain = torch.where(many < piece.had, 0, piece.vain + 1)
+    place, lower = place[several], least[several].to(torch.uint8)
+    begin = many.cumsum(0) - many
+    choice, choices = torch.arange(len(part)) - begin[part], many.clone()
+    crowd = ((many > FEW + vain) | (many > MANY)) & (vain >= VAIN) & ~wide
+    for k in crowd.nonzero().flatten().tolist():
+        mine = slice(int(begin[k]), int(begin[k] + many[k]))
+        choice[mine] = units.choices(float(piece.low[k]), float(piece.high[k]), place[mine], lower[mine])
+        choices[k] = int(choice[mine].max()) + 1
     left = several.any(1)
-    vain = torch.where(open_.many < piece.had, 0, piece.vain + 1)
-    return piece._replace(
-        numbers=numbers, had=open_.many, vain=vain, part=piece.part[left], pixel=piece.pixel[left]
-    ), open_
+    piece = piece._replace(numbers=numbers, had=many, vain=vain, part=piece.part[left], pixel=piece.pixel[left])
+    return piece, Open(part, place, lower, choice, choices, wide)

@@ -14,7 +14,7 @@ the boxes at the start. More pictures may be evaluated than occur, never fewer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import torch
@@ -31,6 +31,8 @@ digit."""
 MOST_OPEN, DEEPEST = 12, 44
 """Open pixels that a leaf may have at last: one more for each halving in a row that leaves as many open. After so many halvings a box
 stays open."""
+CROWDED = 2
+"""Halvings in a row that leave as many open, after which pixels that are alike are looked for."""
 MOST_PIXELS, MOST_BOXES, FEWEST_BOXES = 2**19, 2**13, 2**5
 """Pixels and boxes bounded together; and how many boxes are, however deep they lie."""
 MOST_BYTES, MOST_PICTURES, MOST_ADDED = 2**25, 2**12, 2**26
@@ -219,8 +221,11 @@ class Enumeration:
         left = open_.any(1)
         boxes.box_of, boxes.pixels = boxes.box_of[left], boxes.pixels[left]
         boxes.stalled = torch.where(entries.count >= boxes.before, boxes.stalled + 1, 0)
-        boxes.before = entries.count
+        boxes.before = entries.count.clone()
         most = (OPEN + boxes.stalled).clamp(max=MOST_OPEN)
+        crowded = (entries.count > most) & (boxes.stalled >= CROWDED) & ~wide
+        for box in crowded.nonzero().flatten().tolist():
+            self._group(boxes, entries, box)
         leaf = (entries.count <= most) & ~wide & (~boxes.failed | (boxes.depth % 4 == 0))
         later = torch.zeros_like(leaf)
         for size in entries.count[leaf].unique().tolist():
@@ -241,6 +246,20 @@ class Enumeration:
             found.reason = Reason.TOLERANCE if bool(rest.failed[which]) else Reason.TIES
             found.box = (float(rest.low[which]), float(rest.high[which]))
         return boxes.part(later), rest
+
+    def _group(self, boxes: Boxes, entries: _Open, box: int) -> None:
+        """Let open pixels of a box that have the same value at every parameter share one choice: they are rounded alike. Their bounds may
+        differ by a rounding, so that one of them is known, or has other numbers; these choose on their own."""
+        mine = (entries.box == box).nonzero().flatten()
+        place = entries.place[mine]
+        keys = self.pixels.alike(
+            float(boxes.low[box]), float(boxes.high[box]), place % self.pixels.count, place // self.pixels.count
+        )
+        ranks: dict[tuple[Hashable, int], int] = {}
+        ranked = [
+            ranks.setdefault(pair, len(ranks)) for pair in zip(keys, entries.first[mine].tolist(), strict=True)
+        ]
+        entries.rank[mine], entries.count[box] = torch.tensor(ranked), len(ranks)
 
     def _proved(self, boxes: Boxes, found: Found, covered: Tensor) -> Tensor:
         """Return which boxes bounds prove, and count these as leaves."""
@@ -302,7 +321,8 @@ def _mask(which: Tensor, count: int) -> Tensor:
 
 
 class _Open:
-    """Open pixels: the box of each, its place in a picture, and the lower of its two values; ``count``: how many there are in each box."""
+    """Open pixels: the box of each, its place in a picture, the lower of its two values, and its number ``rank`` among the choices of its
+    box; ``count``: how many choices there are in each box, one for each pixel unless pixels that are alike share one."""
 
     def __init__(self, box: Tensor, place: Tensor, first: Tensor, boxes: int) -> None:
         self.box, self.place, self.first = box, place, first
