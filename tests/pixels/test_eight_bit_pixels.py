@@ -77,8 +77,10 @@ def test_pixels_that_are_alike_have_the_same_value(kind, letter, text):
 @pytest.mark.parametrize(
     ("kind", "text", "most"),
     [
-        ("point", "R(0.31:0.32)", 15), ("mirrors", "Sc(3.1:3.11)", 9), ("edge", "Tu(0.31:0.32)", 8), ("edge", "Sc(3.1:3.11); padding=border", 6),
-        ("stripes", "Tv(0.31:0.32)", 7), ("gray", "R(0.31:0.32)", 30), ("gray", "Bl(0.5:0.6)", 30), ("constant", "Tu(0.31:0.32); padding=border", 1),
+        ("point", "R(0.31:0.32)", 15), ("mirrors", "Sc(3.1:3.11)", 9), ("edge", "Tu(0.31:0.32)", 8),
+        ("edge", "Sc(3.1:3.11); padding=border", 6),
+        ("stripes", "Tv(0.31:0.32)", 7), ("gray", "R(0.31:0.32)", 30), ("gray", "Bl(0.5:0.6)", 30),
+        ("constant", "Tu(0.31:0.32); padding=border", 1),
     ],
 )  # fmt: skip
 def test_pixels_that_are_alike_are_found(kind, text, most):

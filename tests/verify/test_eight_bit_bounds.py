@@ -30,6 +30,7 @@ class Scores(nn.Module):
         torch.manual_seed(0)
         self.first = nn.Conv2d(image.shape[0], 4, 3, padding=1)
         self.last = nn.Linear(4 * image[0].numel(), 3)
+        self.eval()
         with torch.no_grad():
             self.last.bias += torch.tensor([margin, 0.0, 0.0])
 
@@ -42,6 +43,7 @@ class WrongAtOne(nn.Module):
 
     def __init__(self, picture: np.ndarray) -> None:
         super().__init__()
+        self.eval()
         self.register_buffer("picture", (torch.arange(256) / 255)[torch.from_numpy(picture.astype(np.int64))])
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -68,13 +70,14 @@ def bounded(monkeypatch):
 @pytest.fixture
 def willing(monkeypatch):
     """Small images have few pictures: bound them all the same."""
-    monkeypatch.setattr(eight_bit_bounds, "COST", 0.0)
+    monkeypatch.setattr(eight_bit_bounds, "COST", -1.0)
 
 
-@pytest.mark.parametrize("text", ["R(3)", "Sc(9)", "C(20)", "G(12)", "B(0.05)", "Bl(0.8)"])
-def test_bounds_and_enumeration_agree(text, bounded, willing, monkeypatch):
+@pytest.mark.parametrize("text", ["R(1)", "C(5)", "G(5)", "B(0.01)", "Bl(0.3)"])
+@pytest.mark.usefixtures("willing")
+def test_bounds_and_enumeration_agree(text, monkeypatch):
     image = image_of(1, 4, 4)
-    for margin in (6.0, 0.4, 0.1):
+    for margin in (6.0, 0.1):
         network = Scores(image, margin)
         first = verdict(network, image, text)
         monkeypatch.setattr(PictureBounds, "of", classmethod(lambda *_: None))
@@ -86,13 +89,15 @@ def test_bounds_and_enumeration_agree(text, bounded, willing, monkeypatch):
             assert first.pictures <= every.pictures
 
 
-def test_boxes_are_proved_without_evaluations(bounded, willing):
+@pytest.mark.usefixtures("willing")
+def test_boxes_are_proved_without_evaluations(bounded):
     result = verdict(Scores(image_of()), text="R(3)")
     assert (result.verdict, sum(bounded)) == ("certified", 256)
     assert result.pictures < 40
 
 
-def test_no_picture_of_a_proved_box_has_a_smaller_margin(willing):
+@pytest.mark.usefixtures("willing")
+def test_no_picture_of_a_proved_box_has_a_smaller_margin():
     image = image_of(1, 4, 4)
     network = Scores(image, 0.5)
     with proof_arithmetic(torch.device("cpu")):
@@ -105,11 +110,12 @@ def test_no_picture_of_a_proved_box_has_a_smaller_margin(willing):
         for angle in np.linspace(low, high, 9).tolist():
             for picture in pictures_at(image.double().numpy(), "R", angle):
                 scores = network((torch.arange(256) / 255)[torch.from_numpy(picture.astype(np.int64))][None])[0]
-                assert float(scores[0] - scores[1:].max()) >= bound
+                assert float((scores[0] - scores[1:].max()).detach()) >= bound
 
 
 @pytest.mark.parametrize("angle", [-1.7, 0.3, 1.234567])
-def test_one_wrong_picture_of_a_network_is_found(angle, bounded, willing):
+@pytest.mark.usefixtures("willing")
+def test_one_wrong_picture_of_a_network_is_found(angle, bounded):
     image = image_of(1, 4, 4)
     picture = pictures_at(image.double().numpy(), "R", angle)[0]
     network = WrongAtOne(picture)
@@ -124,12 +130,12 @@ def test_one_wrong_picture_of_a_network_is_found(angle, bounded, willing):
 
 def test_pictures_too_few_for_bounds_are_enumerated(bounded):
     result = verdict(Scores(image_of()), text="R(0.01)")
-    assert (result.verdict, bounded) == ("certified", [])
+    assert (result.verdict, sum(bounded)) == ("certified", 0)
 
 
 def test_bounds_prove_what_no_halving_separates():
     """More ties at the same parameter than can be combined, none of which are alike."""
-    image = ((torch.randperm(250)[:16] + 0.5) / 255).double().view(1, 4, 4)
+    image = ((torch.arange(30) * 13 % 251 + 0.5).double() / 255).view(1, 5, 6)
     network = Scores(image)
     unknown = verdict(lambda images: network(images), image, "R(0.001)")
     assert (unknown.verdict, unknown.reason) == ("unknown", "ties")
@@ -137,7 +143,8 @@ def test_bounds_prove_what_no_halving_separates():
 
 
 @pytest.mark.parametrize("keep", [KeepOwn(), TopK(2)])
-def test_rules_have_bounds_of_their_own(keep, bounded, willing):
+@pytest.mark.usefixtures("willing")
+def test_rules_have_bounds_of_their_own(keep, bounded):
     image = image_of()
     labels = None if isinstance(keep, KeepOwn) else LABEL
     certificate = tiltproof.certify(Scores(image), image[None], labels, "R(1)", semantics="uint8", keep=keep)
@@ -149,8 +156,9 @@ def test_what_has_no_bounds():
     assert is_plain(network)
     assert not is_plain(Scores(image_of()).double())
     assert not is_plain(nn.Sequential(Program(network)))
-    assert not is_plain(torch.jit.trace(network, image_of()[None]))
-    assert not is_plain(torch.compile(network))
+    assert not is_plain(torch.jit.script(nn.ReLU()))
+    network._orig_mod = network.first  # as torch.compile wraps it
+    assert not is_plain(network)
 
     class Sorted(nn.Module):
         def forward(self, images):
@@ -159,7 +167,8 @@ def test_what_has_no_bounds():
     assert verdict(Sorted()).verdict == "certified"  # no rule: enumerated
 
 
-def test_numbers_that_may_not_be_finite_prove_nothing(willing):
+@pytest.mark.usefixtures("willing")
+def test_numbers_that_may_not_be_finite_prove_nothing():
     image = image_of()
     network = Scores(image)
     with torch.no_grad():

@@ -250,7 +250,7 @@ def test_answers_that_are_not_finite_prove_nothing(bad):
 
 def test_pixels_that_cannot_be_parted_are_a_reason():
     """At 0 all are ties, and no two are alike."""
-    image = ((torch.arange(16) * 13 % 251 + 0.5) / 255).double().view(1, 4, 4)
+    image = ((torch.arange(30) * 13 % 251 + 0.5).double() / 255).view(1, 5, 6)
     result = verdict(program(), image, "R(0.001)")
     assert (result.verdict, result.reason) == ("unknown", "ties")
     assert result.open_box is not None

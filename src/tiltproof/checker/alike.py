@@ -48,9 +48,7 @@ def stencil(
         row = (2 * upright, -(height - 1) * upright, (abs(down),)) if letter != "Scu" else (1, -i, ())
     elif half:
         column, row = (-2, width - 1, (-across, -down)), (-2, height - 1, (-across, -down))
-    values = {
-        (row[0] * r + row[1], column[0] * c + column[1]): at(image, r, c, padding) for r in rows for c in columns
-    }
+    values = {(row[0] * r + row[1], column[0] * c + column[1]): at(image, r, c, padding) for r in rows for c in columns}
     about: list[Any] = [row[2], column[2]]
     for axis in (0, 1):  # is the value the same all along this axis?
         flat: dict[tuple[int, int], set[float]] = {}
@@ -73,7 +71,12 @@ def at(image: Tensor, row: int, column: int, padding: str) -> float:
 
 
 def choices(
-    image: Tensor, letter: str, padding: str, numbers: list[tuple[int, int, float]], column: Form | None, row: Form | None
+    image: Tensor,
+    letter: str,
+    padding: str,
+    numbers: list[tuple[int, int, float]],
+    column: Form | None,
+    row: Form | None,
 ) -> list[int]:
     """Return the same small number for numbers (channel, pixel, lower value) that are equal and have the same two values.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tiltproof.checker.form import Form, enclose
 from tiltproof.checker.folder import Run
+from tiltproof.checker.form import Form, enclose
 from tiltproof.checker.network import explained, outputs, own_answers
 from tiltproof.checker.noise import noisy
 from tiltproof.checker.pixels import as_float32, transformed

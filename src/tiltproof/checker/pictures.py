@@ -216,7 +216,9 @@ class PictureProver:
         stack = [Piece(low, high, numbers, none + numbers.shape[1] + 1, none, part, pixel, 0)]
         ready: list[tuple[Piece, Tensor, list[tuple[Tensor, Tensor]]]] = []
         waiting = 0  # pictures of pieces that are evaluated together
-        urgent: list[Piece] = []  # halves of pieces that were lost: evaluated at once, so that a wrong picture is found soon
+        urgent: list[
+            Piece
+        ] = []  # halves of pieces that were lost: evaluated at once, so that a wrong picture is found soon
         hurry = False
         while stack or urgent or ready:
             if ready and (hurry or waiting >= WAITING or not (stack or urgent)):
@@ -294,7 +296,9 @@ class Open(NamedTuple):
                 chosen = torch.zeros(len(ready), dtype=torch.bool)
                 chosen[members] = True
                 mine = chosen[self.part]
-                bits = torch.tensor(list(itertools.product((0, 1), repeat=size)), dtype=torch.uint8).view(1 << size, size)
+                bits = torch.tensor(list(itertools.product((0, 1), repeat=size)), dtype=torch.uint8).view(
+                    1 << size, size
+                )
                 values = self.lower[mine][:, None] + bits[:, self.choice[mine]].T
                 pictures = piece.numbers[members][:, None].repeat(1, 1 << size, 1)
                 row = (chosen.cumsum(0) - 1)[self.part[mine]]

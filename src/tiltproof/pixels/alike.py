@@ -34,7 +34,14 @@ from tiltproof.transforms.interpolation import ring_index, with_ring
 
 WIDEST = 6
 """Lines of a window; over larger ones no pixels are called alike."""
-STAYS = {TranslationU: "rows", Shearing: "rows", ScalingU: "rows", TranslationV: "columns", ShearingV: "columns", ScalingV: "columns"}
+STAYS = {
+    TranslationU: "rows",
+    Shearing: "rows",
+    ScalingU: "rows",
+    TranslationV: "columns",
+    ShearingV: "columns",
+    ScalingV: "columns",
+}
 """Transformations that leave the row or the column of every pixel as it is."""
 
 

@@ -200,9 +200,7 @@ class EightBitSearch(Search):
             self.spec.work[row] = total.pictures, enumeration.tolerance
             report()
 
-    def _part(
-        self, row: int, enumeration: Enumeration, seen: float, low: Tensor, high: Tensor
-    ) -> tuple[Found, int]:
+    def _part(self, row: int, enumeration: Enumeration, seen: float, low: Tensor, high: Tensor) -> tuple[Found, int]:
         """Prove some boxes by bounds where that pays, and evaluate every picture of the others; settle them if all hold. Return what the
         evaluation found, and how many boxes were bounded. ``seen``: the least margin so far; bounds of a small part of it are not enough,
         so that what is reported says more than that it is positive."""

@@ -256,9 +256,7 @@ class Enumeration:
             float(boxes.low[box]), float(boxes.high[box]), place % self.pixels.count, place // self.pixels.count
         )
         ranks: dict[tuple[Hashable, int], int] = {}
-        ranked = [
-            ranks.setdefault(pair, len(ranks)) for pair in zip(keys, entries.first[mine].tolist(), strict=True)
-        ]
+        ranked = [ranks.setdefault(pair, len(ranks)) for pair in zip(keys, entries.first[mine].tolist(), strict=True)]
         entries.rank[mine], entries.count[box] = torch.tensor(ranked), len(ranks)
 
     def _proved(self, boxes: Boxes, found: Found, covered: Tensor) -> Tensor:
