@@ -4,7 +4,7 @@
 
 DIR holds resnet20-cifar10.safetensors, vnn_ibp_3_3_8.onnx (VNN-COMP 2023) and ort_maui_model.onnx (onnxruntime's tests). Without them
 only the bundled network is measured. ``--enumerate`` evaluates every picture, also where bounds would prove boxes.
- The picture of 244 x 244 is an enlarged one of CIFAR-10, whose answer is the network's own.
+The picture of 244 x 244 is an enlarged one of CIFAR-10, whose answer is the network's own.
 """
 
 from __future__ import annotations

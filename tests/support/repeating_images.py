@@ -1,4 +1,4 @@
-"""Images in which pixels are alike: symmetric ones, edges, constant areas, gray pictures of three channels; and one range for each letter."""
+"""Images in which pixels are alike: symmetric ones, edges, constant areas, gray pictures of three channels; one range for each letter."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from tiltproof.checker.form import Form
 from tiltproof.checker.photometric import endless
 from tiltproof.checker.tiling import BLURS
 
+Line = tuple[int, int, tuple[int, ...]]
 SPAN = 6
 """Most lines along an axis."""
 
@@ -37,6 +38,8 @@ def stencil(
         return None
     half = letter == "R" and (down < 0 or (down == 0 and across < 0))
     # a line c as a c + b, and what makes its distance to the source a function of the parameter alone
+    column: Line
+    row: Line
     column, row = (2, -(width - 1), (across, down)), (2, -(height - 1), (across, down))
     if letter in ("Tu", "Sh"):
         column, row = (1, -j, (down,) if letter == "Sh" else ()), (1, -i, ())

@@ -54,7 +54,7 @@ class PictureBounds:
 
     def open(self, record: VerdictRecord, low: Tensor, high: Tensor, needed: float) -> tuple[Tensor, Tensor, int]:
         """Return the parts of boxes over which no bound exceeds what is needed, and how many parts were proved."""
-        parts, count = [], 0
+        count = 0
         for depth in range(DEEPEST + 1):
             held = torch.zeros(len(low), dtype=torch.bool)
             for some in torch.arange(len(low)).split(FIRST if self.tried[depth] < FIRST else self.together):
@@ -66,11 +66,10 @@ class PictureBounds:
             count += int(held.sum())
             low, high = low[~held], high[~held]
             if depth == DEEPEST or not self._useful(record, depth) or not self._useful(record, depth + 1):
-                parts.append((low, high))
                 break
             middle = (low + high) / 2
             low, high = torch.cat([low, middle]), torch.cat([middle, high])
-        return *(torch.cat(side) for side in zip(*parts, strict=True)), count
+        return low, high, count
 
     def _useful(self, record: VerdictRecord, depth: int) -> bool:
         if self.known and record.image not in self.checked:

@@ -34,7 +34,7 @@ from tiltproof.transforms.interpolation import ring_index, with_ring
 
 WIDEST = 6
 """Lines of a window; over larger ones no pixels are called alike."""
-STAYS = {
+STAYS: dict[type, str] = {
     TranslationU: "rows",
     Shearing: "rows",
     ScalingU: "rows",
@@ -50,7 +50,7 @@ def alike(
 ) -> list[Hashable]:
     """Return a key for each pixel number ``pixels[q]`` of channel ``channels[q]`` of an image [C, H, W] over the box [low, high]: pixels
     of the same key have the same value at each of its parameters."""
-    kind = type(transform.parts[0])
+    kind: type = type(transform.parts[0])
     _, height, width = image.shape
     j, i = pixels % width, pixels // width
     u, v = 2 * j - (width - 1), (height - 1) - 2 * i  # twice the centered position
@@ -62,8 +62,8 @@ def alike(
     if kind is Rotation:
         flip_j = flip_i = (v < 0) | ((v == 0) & (u < 0))
     j, i = torch.where(flip_j, width - 1 - j, j), torch.where(flip_i, height - 1 - i, i)
-    ends = (torch.tensor([[end]], dtype=torch.float64) for end in (low, high))
-    place = coordinates_of_chosen(transform, *ends, torch.zeros_like(i), i * width + j, height, width)
+    first, last = (torch.tensor([[end]], dtype=torch.float64) for end in (low, high))
+    place = coordinates_of_chosen(transform, first, last, torch.zeros_like(i), i * width + j, height, width)
     columns, rows = ((side.lower.flatten(), side.upper.flatten()) for side in (place.columns, place.rows))
     exact = STAYS.get(kind)
     across, down = lines(*columns, j if exact == "columns" else None), lines(*rows, i if exact == "rows" else None)
@@ -71,10 +71,11 @@ def alike(
     flips = {(a, b): ring.flip([k for k, yes in ((1, a), (2, b)) if yes]) for a in (False, True) for b in (False, True)}
     keys: list[Hashable] = []
     for q, (c, a, b) in enumerate(zip(channels.tolist(), flip_i.tolist(), flip_j.tolist(), strict=True)):
-        if across[q] is None or down[q] is None:
+        over_columns, over_rows = across[q], down[q]
+        if over_columns is None or over_rows is None:
             keys.append((int(pixels[q]), c))
             continue
-        (left, right), (top, bottom) = across[q], down[q]
+        (left, right), (top, bottom) = over_columns, over_rows
         index_rows, index_columns = (
             ring_index(torch.arange(first, last + 1), size, transform.padding)
             for first, last, size in ((top, bottom, height), (left, right, width))
