@@ -16,6 +16,8 @@ class Program(nn.Module):
     """A Python function as a module; its source, if it has one, is among the buffers, so that a run folder knows it."""
 
     source: Tensor
+    opaque = True
+    """Nothing but its answers is known: no bounds of its evaluation are looked for."""
 
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()

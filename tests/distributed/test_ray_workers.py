@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests.support.digits import IMAGES, TRANSFORM, evidence, problem, run
 from tests.support.processes import environment
 from tests.support.small_regression import network, some_images
-from tiltproof import Execution, InputError, RayWorkers, certify, certify_range, check
+from tiltproof import Execution, InputError, RayWorkers, RunFolder, certify, certify_range, check
 from tiltproof.cli import app
 from tiltproof.distributed import ray_workers
 
@@ -149,4 +149,19 @@ def test_a_machine_is_lost_and_another_joins(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "on lost machines" in done.stdout
     run(tmp_path / "single")
+    assert evidence(tmp_path / "shared") == evidence(tmp_path / "single")
+
+
+@pytest.mark.slow
+def test_pictures_of_8_bits(tmp_path):
+    """Workers look for the program's bounds themselves, and decide as a single process does."""
+    model, images, labels = problem()
+    results = []
+    for name, workers in (("shared", RayWorkers("auto")), ("single", None)):
+        execution, folder = Execution(workers=workers), RunFolder(tmp_path / name)
+        results.append(
+            certify(model, images[:6], labels[:6], "R(4)", semantics="uint8", execution=execution, run=folder)
+        )
+        assert check(tmp_path / name, model, images[:6], labels[:6]).images == 6
+    assert plain(results[0]) == plain(results[1])
     assert evidence(tmp_path / "shared") == evidence(tmp_path / "single")

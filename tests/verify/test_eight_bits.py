@@ -15,7 +15,8 @@ import tiltproof
 from tests.support.eight_bit_oracle import missing, pictures_at
 from tiltproof import Attack, BranchAndBound, InputError, KeepOwn, RunFolder, UniformGrid
 from tiltproof.pixels.chosen import ChosenPixels
-from tiltproof.verify.eight_bits import Enumeration, distinct, levels
+from tiltproof.pixels.eight_bits import levels
+from tiltproof.verify.eight_bits import Enumeration, distinct
 
 
 def image_of(channels: int = 1, height: int = 5, width: int = 6, seed: int = 0) -> torch.Tensor:
@@ -248,8 +249,9 @@ def test_answers_that_are_not_finite_prove_nothing(bad):
 
 
 def test_pixels_that_cannot_be_parted_are_a_reason():
-    image = torch.full((1, 6, 6), 0.5, dtype=torch.float64)
-    result = verdict(program(), image, "R(1)")
+    """At 0 all are ties, and no two are alike."""
+    image = ((torch.arange(30) * 13 % 251 + 0.5).double() / 255).view(1, 5, 6)
+    result = verdict(program(), image, "R(0.001)")
     assert (result.verdict, result.reason) == ("unknown", "ties")
     assert result.open_box is not None
 

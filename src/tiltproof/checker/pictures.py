@@ -2,7 +2,8 @@
 
 Each box of the record's tiling is cut in two again and again. Over each piece `single_pixels` tells which whole numbers every pixel may be
 rounded to; where that is one number, it is so on all smaller pieces. A piece with few pixels of two possible numbers is done when the
-program's margins for all combinations exceed what the record says.
+program's margins for all combinations exceed what the record says. Where the program is a network that the checker can bound, pieces
+whose bounds exceed that need no evaluation.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,14 +21,20 @@ from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.folder import Run
 from tiltproof.checker.form import Form
 from tiltproof.checker.kept import bound_kept, differences
+from tiltproof.checker.picture_bounds import PictureBounds
 from tiltproof.checker.prover import Progress, text
 from tiltproof.checker.records import VerdictRecord
 from tiltproof.checker.single_pixels import Units
 from tiltproof.checker.tiling import boxes, edges
 from tiltproof.errors import InputError
 
-BOXES, PICTURES, PIECES = 32, 512, 4096
-"""Boxes of a tiling that are examined together, pictures in a batch, and pieces that are bounded together."""
+BOXES, PICTURES, PIECES, WAITING = 32, 512, 4096, 2**12
+"""Boxes of a tiling that are checked together, pictures in a batch, pieces that are bounded together, and pictures that wait for their
+evaluation."""
+VAIN = 2
+"""Cuts that did not help, after which equal numbers are looked for: they cross a threshold together."""
+POINTS = 8
+"""Pictures that are evaluated alone and with others."""
 FEW, MANY, LAST = 2, 12, 52
 """Pixels of two numbers that a piece may have; the most where several cuts have not reduced their number; and the last cut."""
 
@@ -100,6 +108,7 @@ class PictureProver:
     def __init__(self, run: Run, model: nn.Module, images: Tensor) -> None:
         self.run, self.model, self.images = run, model, images.cpu()
         self.device, self.sub_boxes = images.device, 0
+        self.bounds = PictureBounds(run, model, images)
         kinds = {p.dtype for p in (*model.parameters(), *model.buffers()) if p.is_floating_point()}
         dtype = torch.float64 if kinds == {torch.float64} else torch.float32
         self.shades = torch.tensor([k / 255 for k in range(256)], dtype=torch.float64).to(dtype)
@@ -172,16 +181,24 @@ class PictureProver:
         """Prove a certified image, some boxes of its tiling at a time."""
         if record.margin is None or not record.margin > record.tolerance:
             raise CheckFailed("its margin does not exceed its tolerance", record.image)
-        units, waiting = self.units(record), boxes(record.grid, record.tree)
+        units, waiting, (low,), (high,) = self.units(record), boxes(record.grid, record.tree), *self._range()
+        needed = max(record.tolerance / 2, record.margin - record.tolerance)
+        points = torch.linspace(low, high, POINTS, dtype=torch.float64)
+        self.compare(record, units.pictures(torch.cat([units.first_numbers(point) for point in points])))
         compared = False
         while some := list(itertools.islice(waiting, BOXES)):
             ends = [edges(box, self.run.transform) for box in some]
-            low, high = (torch.tensor([end[side][0] for end in ends], dtype=torch.float64) for side in (0, 1))
-            for pictures in self.over(record, units, low, high):
+            lows, highs = (torch.tensor([end[side][0] for end in ends], dtype=torch.float64) for side in (0, 1))
+            lows, highs, proved = self.bounds.open(record, lows, highs, needed)
+            self.sub_boxes += proved
+            for pictures in self.over(record, units, lows, highs, needed) if len(lows) else ():
                 if not compared:
-                    self.compare(record, pictures[:8])
+                    self.compare(record, pictures[:POINTS])
                     compared = True
             yield len(some)
+
+    def _range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return tuple(self.run.transform.low), tuple(self.run.transform.high)
 
     def compare(self, record: VerdictRecord, pictures: Tensor) -> None:
         """Check that the tolerance is not below what the size of batches changes."""
@@ -190,47 +207,80 @@ class PictureProver:
         if not bool(((alone - together).abs() <= record.tolerance + 1e-300).all()):
             raise CheckFailed("its tolerance is less than evaluations differ from batch to batch", record.image)
 
-    def over(self, record: VerdictRecord, units: Units, low: Tensor, high: Tensor) -> Iterator[Tensor]:
+    def over(self, record: VerdictRecord, units: Units, low: Tensor, high: Tensor, needed: float) -> Iterator[Tensor]:
         """Prove the claim for every picture over these boxes, and yield the pictures."""
         every, count = torch.arange(units.count), len(low)
         numbers = torch.zeros(count, units.rows * units.count, dtype=torch.uint8)
         none = torch.zeros(count, dtype=torch.int64)
         part, pixel = torch.arange(count).repeat_interleave(units.count), every.repeat(count)
         stack = [Piece(low, high, numbers, none + numbers.shape[1] + 1, none, part, pixel, 0)]
-        needed = max(record.tolerance / 2, (record.margin or 0.0) - record.tolerance)
-        while stack:
-            piece = stack.pop()
+        ready: list[tuple[Piece, Tensor, list[tuple[Tensor, Tensor]]]] = []
+        waiting = 0  # pictures of pieces that are evaluated together
+        urgent: list[
+            Piece
+        ] = []  # halves of pieces that were lost: evaluated at once, so that a wrong picture is found soon
+        hurry = False
+        while stack or urgent or ready:
+            if ready and (hurry or waiting >= WAITING or not (stack or urgent)):
+                pictures = torch.cat([every for _, _, found in ready for _, every in found])
+                kinds, which = different(pictures)
+                held = (self.margins(record, units.pictures(kinds)) > needed)[which]  # false for NaN
+                yield units.pictures(kinds)
+                for piece, lost, found in ready:
+                    for members, every in found:
+                        mine, held = held[: len(every)], held[len(every) :]
+                        lost[members[~mine.view(len(members), -1).all(1)]] = True
+                    self.sub_boxes -= int(lost.sum())
+                    urgent += self.cut(record, piece, lost)
+                ready, waiting, hurry = [], 0, False
+                continue
+            todo, hurry = urgent or stack, bool(urgent)
+            piece = todo.pop()
             largest = max(1, 2**20 // units.count) if not piece.cuts else max(16, PIECES >> max(0, piece.cuts - 8))
             if len(piece.low) > largest:
                 order = torch.arange(len(piece.low))
-                stack += [piece.some(order[largest:]), piece.some(order[:largest])]
+                todo += [piece.some(order[largest:]), piece.some(order[:largest])]
                 continue
             piece, open_ = look(units, piece)
             few = (FEW + piece.vain).clamp(max=MANY)
             lost = ~open_.ready(few)
-            for members, pictures in open_.pictures(piece, few):
-                held = self.margins(record, units.pictures(pictures.flatten(0, 1))) > needed  # false for NaN
-                lost[members[~held.view(pictures.shape[:2]).all(1)]] = True
-                yield units.pictures(pictures.flatten(0, 1))
-            self.sub_boxes += int((~lost).sum())
-            rest = piece.some(lost.nonzero().flatten())
-            middle = (rest.low + rest.high) / 2
-            last = (middle <= rest.low) | (middle >= rest.high) | torch.tensor(rest.cuts >= LAST)
-            if bool(last.any()):
-                k = int(last.int().argmax())
-                ends = [float(rest.low[k])], [float(rest.high[k])]
-                raise CheckFailed(f"a picture in {text(ends)} could not be proved", record.image)
-            if len(rest.low):
-                stack.append(rest.cut())
+            found = [(members, every.flatten(0, 1)) for members, every in open_.pictures(piece, few)]
+            done = piece.some((~lost).nonzero().flatten())
+            self.sub_boxes += len(done.low)
+            todo += self.cut(record, piece, lost)
+            if found:
+                place = (~lost).cumsum(0) - 1
+                ready.append((done, torch.zeros(len(done.low), dtype=torch.bool), [(place[m], f) for m, f in found]))
+                waiting += sum(len(pictures) for _, pictures in found)
+
+    def cut(self, record: VerdictRecord, piece: Piece, lost: Tensor) -> list[Piece]:
+        """Return the halves of the parts that are lost, and count the others as done; raise if one cannot be halved."""
+        rest = piece.some(lost.nonzero().flatten())
+        middle = (rest.low + rest.high) / 2
+        last = (middle <= rest.low) | (middle >= rest.high) | torch.tensor(rest.cuts >= LAST)
+        if bool(last.any()):
+            k = int(last.int().argmax())
+            ends = [float(rest.low[k])], [float(rest.high[k])]
+            raise CheckFailed(f"a picture in {text(ends)} could not be proved", record.image)
+        return [rest.cut()] if len(rest.low) else []
+
+
+def different(pictures: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the different ones of these pictures [P, n], and which of them each is [P]."""
+    rows = pictures.numpy()
+    whole = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel()  # compared byte by byte
+    _, first, which = np.unique(whole, return_index=True, return_inverse=True)
+    return pictures[torch.from_numpy(first)], torch.from_numpy(which.ravel())
 
 
 class Open(NamedTuple):
-    """Numbers of pictures that have two possible values: the part of each, in order, its place in a picture, and the lower value. ``many``:
-    how many each part has; ``wide``: parts with numbers of more than two."""
+    """Numbers of pictures that have two possible values: the part of each, in order, its place in a picture, the lower value, and which
+    choice between two values it follows. ``many``: how many choices each part has; ``wide``: parts with numbers of more than two."""
 
     part: Tensor
     place: Tensor
     lower: Tensor
+    choice: Tensor
     many: Tensor
     wide: Tensor
 
@@ -246,13 +296,14 @@ class Open(NamedTuple):
                 chosen = torch.zeros(len(ready), dtype=torch.bool)
                 chosen[members] = True
                 mine = chosen[self.part]
-                shape = len(members), 1, size
                 bits = torch.tensor(list(itertools.product((0, 1), repeat=size)), dtype=torch.uint8).view(
-                    1, 1 << size, size
+                    1 << size, size
                 )
-                values = self.lower[mine].view(shape) + bits
+                values = self.lower[mine][:, None] + bits[:, self.choice[mine]].T
                 pictures = piece.numbers[members][:, None].repeat(1, 1 << size, 1)
-                yield members, pictures.scatter(2, self.place[mine].view(shape).expand_as(values), values)
+                row = (chosen.cumsum(0) - 1)[self.part[mine]]
+                pictures[row[:, None], torch.arange(1 << size), self.place[mine][:, None]] = values
+                yield members, pictures
 
 
 def look(units: Units, piece: Piece) -> tuple[Piece, Open]:
@@ -265,9 +316,16 @@ def look(units: Units, piece: Piece) -> tuple[Piece, Open]:
     wide = torch.zeros(len(piece.low), dtype=torch.bool)
     wide[piece.part[(greatest > least + 1).any(1)]] = True
     part = piece.part[:, None].expand_as(place)[several]
-    open_ = Open(part, place[several], least[several].to(torch.uint8), part.bincount(minlength=len(piece.low)), wide)
+    many = part.bincount(minlength=len(piece.low))
+    vain = torch.where(many < piece.had, 0, piece.vain + 1)
+    place, lower = place[several], least[several].to(torch.uint8)
+    begin = many.cumsum(0) - many
+    choice, choices = torch.arange(len(part)) - begin[part], many.clone()
+    crowd = ((many > FEW + vain) | (many > MANY)) & (vain >= VAIN) & ~wide
+    for k in crowd.nonzero().flatten().tolist():
+        mine = slice(int(begin[k]), int(begin[k] + many[k]))
+        choice[mine] = units.choices(float(piece.low[k]), float(piece.high[k]), place[mine], lower[mine])
+        choices[k] = int(choice[mine].max()) + 1
     left = several.any(1)
-    vain = torch.where(open_.many < piece.had, 0, piece.vain + 1)
-    return piece._replace(
-        numbers=numbers, had=open_.many, vain=vain, part=piece.part[left], pixel=piece.pixel[left]
-    ), open_
+    piece = piece._replace(numbers=numbers, had=many, vain=vain, part=piece.part[left], pixel=piece.pixel[left])
+    return piece, Open(part, place, lower, choice, choices, wide)

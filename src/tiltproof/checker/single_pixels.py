@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tiltproof.checker.alike import choices
 from tiltproof.checker.form import UNIT, Form, enclose
 from tiltproof.checker.photometric import changed, clamped, endless
 from tiltproof.checker.pixels import FARTHEST, parameters, source, transformed
@@ -62,6 +63,12 @@ class Units:
         least, greatest = (255 * lower - 0.5 - TIE).ceil(), (255 * upper + 0.5 + TIE).floor()
         return least.clamp(0, 255), greatest.clamp(0, 255)
 
+    def first_numbers(self, point: Tensor) -> Tensor:
+        """Return the least numbers [1, K N] that the pixels may be rounded to at one parameter: a picture of the claim, but for ties."""
+        every, ends = torch.arange(self.count), point.view(1)
+        least, _ = self.rounded(ends, ends, torch.zeros_like(every), every)
+        return least.T.reshape(1, -1)
+
     def between(self, low: Tensor, high: Tensor, box: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
         if self.letter in BLURS:
             images = self.image.expand(len(low), -1, -1, -1)
@@ -79,12 +86,7 @@ class Units:
         return form.lower().flatten(1), form.upper().flatten(1)
 
     def moved(self, value: Form, number: Tensor) -> tuple[Tensor, Tensor]:
-        zero = value * 0
-        u = zero + known((number % self.width).double() - (self.width - 1) / 2, zero)
-        v = zero + known((self.height - 1) / 2 - (number // self.width).double(), zero)
-        normals = self.transform.normals or (GROUND,)
-        column, row = source([(self.letter, value, self.fixed)], normals, self.height, self.width, (u, v))
-        column, row = (Form(f.rows.flatten(2).squeeze(2)) for f in (column, row))
+        column, row = self.sources(value, number)
         ends = [column.lower(), column.upper(), row.lower(), row.upper()]
         far = ~(torch.stack(ends).abs().amax(0) < FARTHEST)
         left, right, top, bottom = (torch.where(far, 0.0, end) for end in ends)
@@ -99,6 +101,29 @@ class Units:
             upper[single] = torch.minimum(upper[single], form.upper())
         nothing = unknown[:, None]
         return torch.where(nothing, -torch.inf, lower), torch.where(nothing, torch.inf, upper)
+
+    def sources(self, value: Form, number: Tensor) -> tuple[Form, Form]:
+        """Return column and row that each pixel comes from."""
+        zero = value * 0
+        u = zero + known((number % self.width).double() - (self.width - 1) / 2, zero)
+        v = zero + known((self.height - 1) / 2 - (number // self.width).double(), zero)
+        normals = self.transform.normals or (GROUND,)
+        column, row = source([(self.letter, value, self.fixed)], normals, self.height, self.width, (u, v))
+        column, row = (Form(f.rows.flatten(2).squeeze(2)) for f in (column, row))
+        return column, row
+
+    def choices(self, low: float, high: float, place: Tensor, lower: Tensor) -> Tensor:
+        """Return equal small numbers for numbers of a picture, at these places, that are equal at every parameter of a piece."""
+        channel, number = place // self.count, place % self.count
+        named = list(zip(channel.tolist(), number.tolist(), lower.tolist(), strict=True))
+        column = row = None
+        if self.places is not None:
+            return torch.arange(len(named))
+        if self.letter in MOVES:
+            ends = (torch.full((len(number), 1), end, dtype=torch.float64) for end in (low, high))
+            (value,) = parameters(*ends)
+            column, row = self.sources(value, number)
+        return torch.tensor(choices(self.image, self.letter, self.transform.padding, named, column, row))
 
     def corners(self, i: Tensor, j: Tensor) -> Tensor:
         """Return the image at three grid lines along each axis from row i and column j on, [3, 3, Q, K]."""

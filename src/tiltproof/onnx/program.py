@@ -20,6 +20,7 @@ class OnnxProgram(nn.Module):
     folder knows it."""
 
     content: Tensor
+    opaque = True
 
     def __init__(self, message: bytes, identity: bytes, entry: Entry, output: str) -> None:
         super().__init__()

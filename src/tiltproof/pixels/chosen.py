@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.pixels import single_cell
+from tiltproof.pixels.alike import alike
 from tiltproof.pixels.api import affine_by_points, pair_bounds
 from tiltproof.pixels.coordinates import Coordinates, coordinates_of_chosen
 from tiltproof.transforms.base import Transform
@@ -74,6 +77,15 @@ class ChosenPixels:
             return none, none
         lower, upper = (torch.cat(each) for each in zip(*ends, strict=True))
         return lower, upper
+
+    def alike(self, low: float, high: float, pixels: Tensor, channels: Tensor) -> list[Hashable]:
+        """Return a key for each of these pixels; those of the same key have the same value at each parameter of the box."""
+        if self.spatial:
+            return alike(self.image[0], self.transform, low, high, pixels, channels)
+        if self.dense:  # a blur treats all channels alike, and so those of a gray picture
+            planes = [plane.numpy().tobytes() for plane in self.image[0]]
+            channels = torch.tensor([planes.index(planes[c]) for c in channels.tolist()])
+        return list(zip(pixels.tolist(), channels.tolist(), strict=True))
 
     def _form(self, low: Tensor, high: Tensor, box_of: Tensor, pixels: Tensor) -> AffineForm:
         """Return the form [Q, C, 1, 1]."""

@@ -149,7 +149,7 @@ def _eight_bits(semantics: str, tolerance: float | None, search: object) -> Eigh
         )
     if getattr(search, "excess", None) is not None:
         raise InputError(
-            "uint8 semantics see every picture, whose least margin is exact",
+            "uint8 semantics do not tighten margins: every picture that bounds leave open is evaluated",
             got=repr(search),
             do="leave tighten out (--tighten)",
         )

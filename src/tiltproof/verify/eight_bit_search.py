@@ -16,6 +16,7 @@ from torch import Tensor
 from tiltproof.pixels.chosen import ChosenPixels
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.attack import Counterexamples, candidates, margin_of
+from tiltproof.verify.eight_bit_bounds import PictureBounds, Pieces
 from tiltproof.verify.eight_bits import Enumeration, Found, least_of
 from tiltproof.verify.inputs import Inputs, not_finite
 from tiltproof.verify.options import Limits
@@ -32,6 +33,8 @@ MOST_AT_ONCE = {"cpu": 256, "cuda": 4096}
 """Pictures in a batch."""
 ROUNDINGS, NOISE = 64, 8
 """The least tolerance, in units of the precision times the largest output; and in times of the largest difference between batch sizes."""
+LEAST_PART = 16
+"""A box is proved by bounds of at least this part of the least margin seen."""
 OTHER_SIZES = (1, 3)
 """Sizes of batches in which pictures are evaluated again."""
 
@@ -102,6 +105,7 @@ class EightBitSpec(ClassificationSpec):
         self.inputs, self.evaluator, self.samples, self.seed, self.own = inputs, evaluator, samples, seed, own
         self.prover: Any = SimpleNamespace(labels=inputs.labels)
         self.attacker: Any = SimpleNamespace(semantics_network=None, exact=None)
+        self.bounds: PictureBounds | None = None
         self.cost = CostModel(1, 1.0)
         self.images = inputs.images.detach().cpu().double()
         self.work: dict[int, tuple[int, float]] = {}
@@ -123,7 +127,8 @@ class EightBitSpec(ClassificationSpec):
         pixels = ChosenPixels(self.images[row], self.inputs.transform)
         (low,), (high,) = self.inputs.transform.low, self.inputs.transform.high
         margins = functools.partial(self.evaluator.margins, row)
-        return Enumeration(pixels, margins, self.evaluator.tolerance(row), low, high)
+        bounds = None if self.bounds is None else functools.partial(self.bounds.lower, row)
+        return Enumeration(pixels, margins, self.evaluator.tolerance(row), low, high, bounds)
 
     def attack(self, row: int, enumeration: Enumeration) -> Found:
         """Evaluate the pictures at some parameters, in batches of several sizes."""
@@ -141,6 +146,8 @@ class EightBitSpec(ClassificationSpec):
         if known:
             margins = self.evaluator.margins(row, every[1:])
             found.pictures = len(margins)
+            nothing = found.worst, found.margins
+            found.worst, found.margins = least_of(*nothing, torch.stack([picture for _, picture in known]), margins)
             for (value, _), margin in zip(known, margins.tolist(), strict=True):
                 if margin < min(-enumeration.tolerance, found.margin):
                     found.counterexample, found.margin = value, margin
@@ -182,19 +189,39 @@ class EightBitSearch(Search):
                 if self._spent(row, float(low[which[0]]), float(high[which[-1]])):
                     break
                 began = time.perf_counter()
-                found = enumeration.run(low[which], high[which])
+                seen = float(margins.min()) if len(margins) else 0.0
+                found, boxes_of = self._part(row, enumeration, seen, low[which], high[which])
                 total.pictures += found.pictures
-                total.boxes += found.boxes
+                total.boxes += boxes_of
                 worst, margins = least_of(worst, margins, found.worst, found.margins)
-                if found.holds:
-                    rows, ends = torch.full_like(which, row), (low[which].unsqueeze(1), high[which].unsqueeze(1))
-                    done = torch.ones_like(which, dtype=torch.bool)
-                    self.state.settle(rows, found.least.unsqueeze(1), done, *ends)
-                self.state.count(torch.full((max(1, found.boxes),), row), time.perf_counter() - began)
+                self.state.count(torch.full((max(1, boxes_of),), row), time.perf_counter() - began)
                 report()
             self._settle(row, found, enumeration, worst, margins)
             self.spec.work[row] = total.pictures, enumeration.tolerance
             report()
+
+    def _part(self, row: int, enumeration: Enumeration, seen: float, low: Tensor, high: Tensor) -> tuple[Found, int]:
+        """Prove some boxes by bounds where that pays, and evaluate every picture of the others; settle them if all hold. Return what the
+        evaluation found, and how many boxes were bounded. ``seen``: the least margin so far; bounds of a small part of it are not enough,
+        so that what is reported says more than that it is positive."""
+        bounds = self.spec.bounds
+        before = 0 if bounds is None else bounds.boxes
+        if bounds is None:
+            pieces = Pieces.open(low, high, torch.arange(len(low)))
+        else:
+            pieces = bounds.divide(row, enumeration.pixels, low, high, max(enumeration.tolerance, seen / LEAST_PART))
+        open_ = ~(pieces.bound > enumeration.tolerance)
+        found = Found(pieces.low[:0])
+        if bool(open_.any()):
+            found = enumeration.run(pieces.low[open_], pieces.high[open_])
+        if found.holds:
+            least = pieces.bound.masked_scatter(open_, found.least)
+            rows, done = torch.full_like(pieces.root, row), torch.ones_like(open_)
+            first = torch.ones_like(pieces.root)
+            first[1:] = pieces.root[1:] != pieces.root[:-1]  # each box of the tiling counts once
+            ends = pieces.low.unsqueeze(1), pieces.high.unsqueeze(1)
+            self.state.settle(rows, least.unsqueeze(1), done, *ends, first)
+        return found, found.boxes + (0 if bounds is None else bounds.boxes - before)
 
     def _spent(self, row: int, low: float, high: float) -> bool:
         """Settle the image as unknown if its budget is spent."""
@@ -235,6 +262,8 @@ def eight_bit_search(
     evaluator = Evaluator(inputs, rule, tolerance)
     spec = EightBitSpec(inputs, evaluator, samples, seed, isinstance(rule, OwnRule))
     known = spec.begin(first)
+    if len(known.alive()):
+        spec.bounds = PictureBounds.of(inputs, rule)
     tiling = Tiling(inputs.transform, (PARTS,))
     state = SearchState.start(spec, known, BackwardPolicy.on(torch.device("cpu")))
     return EightBitSearch(spec, tiling, state, limits)

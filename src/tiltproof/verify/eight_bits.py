@@ -14,13 +14,14 @@ the boxes at the start. More pictures may be evaluated than occur, never fewer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from tiltproof.pixels.chosen import ChosenPixels
+from tiltproof.pixels.eight_bits import levels
 from tiltproof.verify.results import Reason
 from tiltproof.verify.state import content
 
@@ -30,23 +31,14 @@ digit."""
 MOST_OPEN, DEEPEST = 12, 44
 """Open pixels that a leaf may have at last: one more for each halving in a row that leaves as many open. After `DEEPEST` halvings a box
 stays open."""
-SLACK = 2.0**-40
-"""More than 255 p - 1/2 and 255 p + 1/2 round in float64: three roundings of numbers up to 256, at most 2^-45 each."""
+CROWDED = 2
+"""Halvings in a row that leave as many open, after which pixels that are alike are looked for."""
 MOST_PIXELS, MOST_BOXES, FEWEST_BOXES = 2**19, 2**13, 2**5
 """Pixels and boxes bounded together; and how many boxes are, however deep they lie."""
 MOST_BYTES, MOST_PICTURES, MOST_ADDED = 2**25, 2**12, 2**26
 """Bytes and number of pictures from which they are evaluated; and the most bytes that a step adds for each number of open pixels."""
 EVERY = 2**40
 """More open pixels than any box has."""
-
-
-def levels(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first and the last whole number that a pixel in [lower, upper] may round to, whichever way ties go; 0 and 255 for bounds
-    that are not known. True pixels are in [0, 1]."""
-    low, high = lower.nan_to_num(nan=0.0).clamp(0, 1), upper.nan_to_num(nan=1.0).clamp(0, 1)
-    first = (low * 255 - (0.5 + SLACK)).ceil().clamp(0, 255)
-    last = (high * 255 + (0.5 + SLACK)).floor().clamp(0, 255)
-    return first, last
 
 
 def distinct(pictures: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,14 +145,21 @@ class Enumeration:
     """Evaluates every picture of one image. ``margins`` [N] of pictures [N, C, H, W] of whole numbers; those above the ``tolerance``
     hold.
 
-    ``low`` and ``high``: ends of the range, in which counterexamples must lie.
+    ``low`` and ``high``: ends of the range, in which counterexamples must lie. ``bounds``: proved lower bounds [B] of the margins over
+    boxes, for those that cannot be halved any further.
     """
 
     def __init__(
-        self, pixels: ChosenPixels, margins: Callable[[Tensor], Tensor], tolerance: float, low: float, high: float
+        self,
+        pixels: ChosenPixels,
+        margins: Callable[[Tensor], Tensor],
+        tolerance: float,
+        low: float,
+        high: float,
+        bounds: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         self.pixels, self.margins, self.tolerance = pixels, margins, tolerance
-        self.low, self.high = low, high
+        self.low, self.high, self.bounds = low, high, bounds
 
     def run(self, low: Tensor, high: Tensor) -> Found:
         """Evaluate every picture in the boxes [B], until one is a counterexample, or can neither hold nor be one."""
@@ -186,7 +185,7 @@ class Enumeration:
                 first = torch.arange(len(boxes)) < len(boxes) // 2
                 stack += [boxes.part(~first), boxes.part(first)]
                 continue
-            later, rest = self._bound(boxes, waiting, found)
+            later, rest = self._bound(boxes, waiting, found, covered)
             if len(later):
                 stack.append(later)
             if len(rest):
@@ -206,9 +205,9 @@ class Enumeration:
         first, last = levels(*self.pixels.bounds(point, point, torch.zeros_like(numbers), numbers))
         return first.T.flatten().to(torch.uint8) if bool((first == last).all()) else None
 
-    def _bound(self, boxes: Boxes, waiting: _Waiting, found: Found) -> tuple[Boxes, Boxes]:
+    def _bound(self, boxes: Boxes, waiting: _Waiting, found: Found, covered: Tensor) -> tuple[Boxes, Boxes]:
         """Bound open pixels, and put leaves to those that wait. Return leaves for which there is no room, and the boxes to halve; those
-        that cannot be halved are a reason."""
+        that cannot be halved are proved by bounds, or a reason."""
         count, own = len(boxes), self.pixels.count
         found.boxes += count
         first, last = levels(*self.pixels.bounds(boxes.low, boxes.high, boxes.box_of, boxes.pixels))
@@ -222,8 +221,11 @@ class Enumeration:
         left = open_.any(1)
         boxes.box_of, boxes.pixels = boxes.box_of[left], boxes.pixels[left]
         boxes.stalled = torch.where(entries.count >= boxes.before, boxes.stalled + 1, 0)
-        boxes.before = entries.count
+        boxes.before = entries.count.clone()
         most = (OPEN + boxes.stalled).clamp(max=MOST_OPEN)
+        crowded = (entries.count > most) & (boxes.stalled >= CROWDED) & ~wide
+        for box in crowded.nonzero().flatten().tolist():
+            self._group(boxes, entries, box)
         leaf = (entries.count <= most) & ~wide & (~boxes.failed | (boxes.depth % 4 == 0))
         later = torch.zeros_like(leaf)
         for size in entries.count[leaf].unique().tolist():
@@ -234,11 +236,42 @@ class Enumeration:
         rest = boxes.part(~leaf)
         middle = (rest.low + rest.high) / 2
         stuck = ~((rest.low < middle) & (middle < rest.high)) | (boxes.depth >= DEEPEST)
+        if bool(stuck.any()) and self.bounds is not None:
+            proved = self._proved(rest.part(stuck), found, covered)
+            keep = ~stuck
+            keep[stuck] = ~proved
+            rest, stuck = rest.part(keep), stuck[keep]
         if bool(stuck.any()):
             which = int(stuck.int().argmax())
             found.reason = Reason.TOLERANCE if bool(rest.failed[which]) else Reason.TIES
             found.box = (float(rest.low[which]), float(rest.high[which]))
         return boxes.part(later), rest
+
+    def _group(self, boxes: Boxes, entries: _Open, box: int) -> None:
+        """Let open pixels of a box that have the same value at every parameter share one choice: they are rounded alike. Their bounds may
+        differ by a rounding, so that one of them is known, or has other numbers; these choose on their own."""
+        mine = (entries.box == box).nonzero().flatten()
+        place = entries.place[mine]
+        keys = self.pixels.alike(
+            float(boxes.low[box]), float(boxes.high[box]), place % self.pixels.count, place // self.pixels.count
+        )
+        ranks: dict[tuple[Hashable, int], int] = {}
+        ranked = [ranks.setdefault(pair, len(ranks)) for pair in zip(keys, entries.first[mine].tolist(), strict=True)]
+        entries.rank[mine], entries.count[box] = torch.tensor(ranked), len(ranks)
+
+    def _proved(self, boxes: Boxes, found: Found, covered: Tensor) -> Tensor:
+        """Return which boxes bounds prove, and count these as leaves."""
+        assert self.bounds is not None
+        bound = self.bounds(boxes.low, boxes.high)
+        proved = bound > self.tolerance
+        found.least.scatter_reduce_(0, boxes.root, torch.where(proved, bound, torch.inf), "amin")
+        self._cover(boxes, proved, covered)
+        return proved
+
+    @staticmethod
+    def _cover(boxes: Boxes, held: Tensor, covered: Tensor) -> None:
+        ends = boxes.low.unsqueeze(1), boxes.high.unsqueeze(1)
+        covered.index_add_(0, boxes.root, torch.where(held, content(*ends), 0))
 
     def _evaluate(self, waiting: _Waiting, found: Found, covered: Tensor) -> Boxes:
         """Evaluate the pictures of leaves; return the leaves that do not hold, to be halved."""
@@ -253,8 +286,7 @@ class Enumeration:
         counted = held[leaf_of]
         root = leaves.root[leaf_of[counted]]
         found.least.scatter_reduce_(0, root, each[counted], "amin")
-        ends = leaves.low.unsqueeze(1), leaves.high.unsqueeze(1)
-        covered.index_add_(0, leaves.root, torch.where(held, content(*ends), 0))
+        self._cover(leaves, held, covered)
         found.worst, found.margins = least_of(found.worst, found.margins, unique, margins)
         leaves.failed |= ~held
         return leaves.part(~held)
@@ -287,7 +319,8 @@ def _mask(which: Tensor, count: int) -> Tensor:
 
 
 class _Open:
-    """Open pixels: the box of each, its place in a picture, and the lower of its two values; ``count``: how many there are in each box."""
+    """Open pixels: the box of each, its place in a picture, the lower of its two values, and its number ``rank`` among the choices of its
+    box; ``count``: how many choices there are in each box, one for each pixel unless pixels that are alike share one."""
 
     def __init__(self, box: Tensor, place: Tensor, first: Tensor, boxes: int) -> None:
         self.box, self.place, self.first = box, place, first

@@ -31,7 +31,7 @@ from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, image_bytes,
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.keep import Keep, Linear, is_own
 from tiltproof.verify.options import EIGHT_BITS
-from tiltproof.verify.program import pictures_dtype, rounded, shades, stand_in
+from tiltproof.verify.program import bounded_network, pictures_dtype, rounded, shades, stand_in
 from tiltproof.verify.rules import Rule
 
 MOST_PARAMETERS = 26  # one letter each in a tiling's text
@@ -54,6 +54,7 @@ class Inputs:
     networks: dict[tuple[torch.dtype, float], Network] = field(default_factory=dict)  # shared by all batches
     limit: int | None = None  # bytes that may be taken, if the user says so
     batch_sizes: dict[str, AdaptiveBatchSize] = field(default_factory=dict)  # shared by all batches
+    bounded: list[Network | None] = field(default_factory=list)  # once it was looked for; shared by all batches
 
     def part(self, rows: slice) -> Inputs:
         """Return the inputs for some of the images."""
@@ -96,6 +97,12 @@ class Inputs:
         if key not in self.networks:
             self.networks[key] = self.network.network_as(*key)
         return self.networks[key]
+
+    def bounded_network(self) -> Network | None:
+        """uint8 semantics: return the network whose bounds cover the program's evaluations, or None."""
+        if not self.bounded:
+            self.bounded.append(bounded_network(self.model, self.images))
+        return self.bounded[0]
 
     def eval_mode(self) -> AbstractContextManager[None]:
         """Put the model into eval mode inside, with a notice if it was not, and restore its mode."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError, shown
-from tiltproof.network import Network, Operation, as_rows, eval_mode
+from tiltproof.network import Network, Operation, as_rows, eval_mode, read_network
 
 LEVELS = 256
 """Values of an 8-bit pixel."""
@@ -58,3 +58,24 @@ def stand_in(model: nn.Module, images: Tensor) -> Network:
         )
     last = Operation("scores", "program", ("images",), {}, tuple(answers.shape[1:]))
     return Network("images", "scores", tuple(images.shape[1:]), [last])
+
+
+def is_plain(model: nn.Module) -> bool:
+    """Return whether torch runs the module's operations one by one as they are listed, in float32: no session, no function of which only
+    the answers are known, nothing compiled or scripted."""
+    kinds = {tensor.dtype for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()}
+    return kinds <= {torch.float32} and not any(
+        getattr(module, "opaque", False) or hasattr(module, "_orig_mod") or isinstance(module, torch.jit.ScriptModule)
+        for module in model.modules()
+    )
+
+
+def bounded_network(model: nn.Module, images: Tensor) -> Network | None:
+    """Return the network whose float32 evaluation, as bounds cover it, is what a program computes on a CPU; None if there is none."""
+    if images.is_cuda or not is_plain(model):
+        return None
+    pictures = shades(torch.float32)[rounded(images[:2]).long()]
+    try:
+        return read_network(model, tuple(pictures.shape[1:]), pictures)
+    except InputError:  # an operation without a rule, or a module that cannot be traced
+        return None

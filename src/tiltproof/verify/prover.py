@@ -25,6 +25,7 @@ from tiltproof.network import (
     shallow_share,
 )
 from tiltproof.pixels.api import pair_bounds
+from tiltproof.pixels.eight_bits import rounded_form
 from tiltproof.runtime.batch_size import fewest_together, pair_bytes
 from tiltproof.verify.deep_prover import DeepProver
 from tiltproof.verify.inputs import Inputs
@@ -81,6 +82,7 @@ class Prover:
         self.dtype = inputs.images.dtype
         self.networks = {dtype: inputs.network_as(dtype, inputs.semantics) for dtype in {self.dtype, torch.float64}}
         self.quadratic = True  # benchmarks switch it off to compare
+        self.eight_bits = False  # whether bounds are those of pixels rounded to 8 bits
         self.cost = CostModel.of(inputs, self.networks[self.dtype])
         self.deep: DeepProver | None = None
         if method == "affine" and is_deep(self.networks[torch.float64]) and DeepProver.suits(self.transform):
@@ -119,9 +121,11 @@ class Prover:
     def _pixels(self, images: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> AffineForm:
         """Bounds of the pixels of pairs, as in `bound`."""
         quadratic = self.quadratic and dtype == torch.float64
-        return pair_bounds(
-            self.images64, images, self.transform, self.method, low, high, quadratic=quadratic, dtype=dtype
+        exact = torch.float64 if self.eight_bits else dtype
+        form = pair_bounds(
+            self.images64, images, self.transform, self.method, low, high, quadratic=quadratic, dtype=exact
         )
+        return rounded_form(form).to(dtype) if self.eight_bits else form
 
     @torch.no_grad()
     def bound(
