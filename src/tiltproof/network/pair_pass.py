@@ -29,8 +29,10 @@ from tiltproof.network.ops import REGISTRY
 from tiltproof.network.ops.base import LinearRule, MoveRule
 from tiltproof.network.pair_constants import Constants, constants_of
 
-SLICES = 4
-"""Of each factor: some 80 bits below its largest number."""
+SLICES, MORE_SLICES = 4, 5
+"""Of each factor: some 80 and 100 bits below its largest number."""
+FAR_GROWTH = 1e20
+"""From this growth on there are more slices."""
 AVERAGE_BITS = 25
 FLOATS_REACH = 1e13
 """Growth of a rounding of the pixels, by the layers' norms, up to which float64 is enough: 10^11.3 in a ResNet-20 costs a margin 0.07."""
@@ -49,6 +51,7 @@ class PairPass(DeepPass):
         """As `run`, for pixels in pairs; the form that is returned has the head's columns first."""
         self.network.require_proof()
         self.heads: dict[str, Pair] = {}
+        self.slices = SLICES if input_sensitivity(self.network) < FAR_GROWTH else MORE_SLICES
         tail = bounds.tail
         tail = AffineForm(tail.stack, tail.radius + SMALLEST[tail.radius.dtype], tail.unit)
         tail = with_symbols(tail, input_symbols, self.negligible[self.network.input])
@@ -66,8 +69,8 @@ class PairPass(DeepPass):
     def _step(self, operation: Operation) -> bool:
         tails, numbers = self._aligned(operation)
         forms = [PairForm(self.heads[name], tail) for name, tail in zip(operation.inputs, tails, strict=True)]
-        columns = len(forms[0].head.high)
-        products = SLICES * (SLICES + 1) // 2 * columns
+        columns, slices = len(forms[0].head.high), self.slices
+        products = slices * (slices + 1) // 2 * columns
         self.columns += (1 + len(numbers) + products) * operation.products / self._products
         if operation.kind == "relu" and not operation.settings.get("negative_slope"):
             result = relu_of_pair(forms[0], self.most - len(numbers) + 1, self.negligible[operation.name])
@@ -75,7 +78,7 @@ class PairPass(DeepPass):
                 return False
             numbers = torch.cat([numbers, self._fresh(result.tail.symbols - len(numbers))])
         else:
-            result = forward(operation, forms)
+            result = forward(operation, forms, slices)
             if result.tail.symbols != len(numbers):
                 numbers = self._fresh(result.tail.symbols)
         tail = result.tail
@@ -84,14 +87,14 @@ class PairPass(DeepPass):
         return True
 
 
-def forward(operation: Operation, forms: list[PairForm]) -> PairForm:
+def forward(operation: Operation, forms: list[PairForm], slices: int = SLICES) -> PairForm:
     """Apply an operation: by a rule for pairs, or to whole forms."""
     rule, constants = REGISTRY[operation.kind], None
     tails, heads = [form.tail for form in forms], [form.head for form in forms]
     if operation.kind in ("conv2d", "linear", "scale"):
         constants = constants_of(operation)
     if constants is not None:
-        return _linear(operation, constants, forms[0])
+        return _linear(operation, constants, forms[0], slices)
     if isinstance(rule, MoveRule):
         head = heads[0].apply(lambda x: _by_image(x, lambda rows: rule.move(operation, rows)))
         return PairForm(head, rule.forward(operation, tails))
@@ -119,14 +122,17 @@ def _by_image(x: Tensor, function) -> Tensor:  # noqa: ANN001
     return rows.view(*x.shape[:2], *rows.shape[1:])
 
 
-def _linear(operation: Operation, constants: Constants, form: PairForm) -> PairForm:
+def _linear(operation: Operation, constants: Constants, form: PairForm, slices: int) -> PairForm:
     """The tail through the operation without its shift; the head, shift included, in pairs."""
     rule = REGISTRY[operation.kind]
     assert isinstance(rule, LinearRule)
     shift = "shift" if operation.kind == "scale" else "bias"
     linear = dataclasses.replace(operation, settings=operation.settings | {shift: None})
     tail = rule.forward(linear, [form.tail])
-    head, off = (_scaled if operation.kind == "scale" else _product)(operation, constants, form.head)
+    if operation.kind == "scale":
+        head, off = _scaled(constants, form.head)
+    else:
+        head, off = _product(operation, constants, form.head, slices)
     if constants.shift is not None:
         # added to the center alone
         own, own_off = constants.shift, constants.shift_off
@@ -138,19 +144,19 @@ def _linear(operation: Operation, constants: Constants, form: PairForm) -> PairF
     return PairForm(head, with_errors(tail, off * (1 + 16 * U)))
 
 
-def _product(operation: Operation, constants: Constants, head: Pair) -> tuple[Pair, Tensor]:
+def _product(operation: Operation, constants: Constants, head: Pair, slices: int) -> tuple[Pair, Tensor]:
     """W of the head's columns, by slices."""
     weight = constants.weight
     terms = weight.high[0].numel()
     bits = slice_bits(terms)
-    parts = operation.once("slices", lambda: sliced(weight, bits, SLICES))
+    parts = operation.once(f"{slices} slices", lambda: sliced(weight, bits, slices))
     count, pairs = head.high.shape[:2]
-    x = sliced(head.apply(lambda part: part.flatten(0, 1)), bits, SLICES)
+    x = sliced(head.apply(lambda part: part.flatten(0, 1)), bits, slices)
 
     def multiply(k: int, part: Tensor, rows: Tensor) -> Tensor:
         if operation.kind == "linear":
             return rows @ part.T
-        return arithmetic.conv2d(rows, part, operation.settings["window"], operation.once, f"slice {k} ")
+        return arithmetic.conv2d(rows, part, operation.settings["window"], operation.once, f"slice {k} of {slices} ")
 
     products, off = product_of_slices(parts, x, terms, multiply)
     # errors of the weights, times the largest entry of each row
@@ -162,7 +168,7 @@ def _product(operation: Operation, constants: Constants, head: Pair) -> tuple[Pa
     return result.apply(lambda part: part.view(shape)), off + more.view(shape).sum(0)
 
 
-def _scaled(operation: Operation, constants: Constants, head: Pair) -> tuple[Pair, Tensor]:
+def _scaled(constants: Constants, head: Pair) -> tuple[Pair, Tensor]:
     """The head's columns times a constant for each entry or channel."""
     result, off = times(head, constants.weight)
     size = (absolute_sum(head.high) + absolute_sum(head.low)) * (1 + 64 * U)
