@@ -93,8 +93,8 @@ def product(
             continue
         for i in range(min(COUNT, COUNT + GUARD - j)):
             if bool(x[i].any()):
-                found = multiply(weight[j], x[i])
-                places[i + j] = found if places[i + j] is None else places[i + j] + found
+                found, before = multiply(weight[j], x[i]), places[i + j]
+                places[i + j] = found if before is None else before + found
     some = next((place for place in places if place is not None), None)
     some = multiply(weight[0], x[0]) if some is None else some
     filled = [torch.zeros_like(some) if place is None else place for place in places]

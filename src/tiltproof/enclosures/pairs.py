@@ -166,7 +166,8 @@ def product_of_slices(
     exponent = x.exponent.view(-1, 1) + weight.exponent.view(1, -1)
     off = power_of_two(exponent - bits * count) * (terms * (count + 2 + 4 * count**2 * 2.0 ** (2 * bits - 53)))
     off = off * (1 + 64 * U) + TINY + x.off.view(-1, 1) + weight.off.view(1, -1)
-    result, small = [], None
+    result: list[Tensor] = []
+    small: list[Tensor] = []
     for order, group in sorted(found.items()):
         scale = power_of_two(exponent - bits * (order + 2))
         for each in group:
@@ -174,5 +175,5 @@ def product_of_slices(
             if order < count - 2:
                 result.append(scaled)
             else:
-                small = scaled if small is None else small + scaled
-    return result + ([] if small is None else [small]), off
+                small = [small[0] + scaled] if small else [scaled]
+    return result + small, off

@@ -77,8 +77,8 @@ class Operation:
             key: constants[value.name] if isinstance(value, Reference) else value
             for key, value in self.settings.items()
         }
-        formula = settings.get("formula")
-        if formula is not None:
+        formula = self.settings.get("formula")
+        if isinstance(formula, Formula):
             settings["formula"] = formula.resolve(constants)
         raw = settings.pop("constants", None)
         fragile = bool(evaluation) and raw is not None and not tame(raw)
