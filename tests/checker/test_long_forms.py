@@ -57,7 +57,8 @@ LAST = Fraction(1, 2**100)
 def test_digits_of_numbers():
     x = draw(200) * 2.0 ** torch.randint(-60, 18, (200,), generator=torch.Generator().manual_seed(1))
     found = digits.of_floats(x)
-    assert (abs(value(found) - exact(x)) <= LAST).all() and (found[1:].abs() <= 2.0**19).all()
+    assert (abs(value(found) - exact(x)) <= LAST).all()
+    assert (found[1:].abs() <= 2.0**19).all()
     near, off = digits.floats(found)
     assert (abs(exact(near) - value(found)) <= exact(off)).all()
     fractions = [Fraction(k, 3 * 7**5) for k in range(-300, 300, 7)]
@@ -72,7 +73,8 @@ def test_carries_lose_nothing_but_the_last_places():
     x[0], x[1] = 5.0, x[1] / 2.0**32
     x[1] = x[1].round()
     found = digits.carried(x)
-    assert (abs(value(found) - value(x)) <= LAST).all() and (found[1:].abs() <= 2.0**19).all()
+    assert (abs(value(found) - value(x)) <= LAST).all()
+    assert (found[1:].abs() <= 2.0**19).all()
 
 
 @pytest.mark.parametrize("terms", [1, 40, 2700])
@@ -84,7 +86,8 @@ def test_products_of_digits(terms):
             x[1:], weight[1:] = 2.0**19 - 1, 2.0**19 - 3
         found, off = digits.product(x, weight, terms, lambda w, rows: rows @ w.T)
         error = abs(value(found) - value(x) @ value(weight).T)
-        assert (error <= Fraction(off)).all() and off < terms * 2.0**-96
+        assert (error <= Fraction(off)).all()
+        assert off < terms * 2.0**-96
     with pytest.raises(UnsupportedOperation):
         digits.product(x[:, :1, :1], weight[:, :1, :1], 2**15, lambda w, rows: rows @ w.T)
 

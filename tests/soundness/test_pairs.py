@@ -1,4 +1,4 @@
-"""Pairs of floats against exact arithmetic: sums, products in slices, constants, pixels, whole forms, and boxes that floats cannot prove."""
+"""Pairs of floats against exact arithmetic: sums, products in slices, constants, pixels, forms, and boxes that floats cannot prove."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def test_products_of_slices_are_exact_but_for_what_is_left_out(terms):
     bits = slice_bits(terms)
     assert terms << (2 * bits) <= 1 << 53
     for seed, spread in ((0, 0), (1, 12), (2, 0)):
-        weight, x = (Pair(draw(2, terms, seed=seed + k, spread=spread), draw(2, terms, seed=k) * 2.0**-55) for k in (0, 7))
+        weight, x = (
+            Pair(draw(2, terms, seed=seed + k, spread=spread), draw(2, terms, seed=k) * 2.0**-55) for k in (0, 7)
+        )
         if seed == 2:
             weight, x = (Pair(0.999 + 1e-3 * each.high.abs(), each.low.abs()) for each in (weight, x))
         cut = [sliced(each, bits, 4) for each in (weight, x)]
@@ -141,7 +143,8 @@ def test_constants_have_more_bits(small):
     network = network_of(model, image)
     norm, layer = model.norm, model.head
     scale = [
-        mpf(w) / mp.sqrt(mpf(v) + mpf(norm.eps)) for w, v in zip(norm.weight.tolist(), norm.running_var.tolist(), strict=True)
+        mpf(w) / mp.sqrt(mpf(v) + mpf(norm.eps))
+        for w, v in zip(norm.weight.tolist(), norm.running_var.tolist(), strict=True)
     ]
     (first, second) = [each for each in network.operations if each.kind in ("scale", "conv2d")][:2]
     found = constants_of(first)
@@ -154,7 +157,8 @@ def test_constants_have_more_bits(small):
     found = constants_of(second)
     true = numbers(layer.weight) * np.array(scale, dtype=object)[:, None, None, None]
     weight = numbers(found.weight.high) + numbers(found.weight.low)
-    assert (abs(weight - true) <= numbers(found.weight_off)).all() and found.weight_off.max() < 2.0**-98
+    assert (abs(weight - true) <= numbers(found.weight_off)).all()
+    assert found.weight_off.max() < 2.0**-98
     shift = numbers(norm.bias) + (numbers(layer.bias) - numbers(norm.running_mean)) * np.array(scale, dtype=object)
     assert (abs(numbers(found.shift.high) + numbers(found.shift.low) - shift) <= numbers(found.shift_off)).all()
 
@@ -185,6 +189,21 @@ def test_pixels_in_pairs_hold_at_every_angle(small, text, low, width):
         assert float(form.tail.radius.max()) < 1e-21
 
 
+@pytest.mark.parametrize("beyond", [2.0**-44, 2.0**-20])
+def test_paths_that_leave_their_cell(beyond):
+    """By so little that nothing is charged but the difference, or far enough to cross a line."""
+    image = draw(1, 1, 4, 4, seed=4).abs()
+    low, high = (torch.tensor([[each]], dtype=torch.float64) for each in (0.5, 1 + beyond))
+    form = pair_form(image, torch.tensor([0]), parse("Tu(2)"), low, high, symbols=0)
+    form.tail.with_ball(torch.tensor([1.0], dtype=torch.float64))
+    source = np.concatenate([np.full((4, 2), mpf(0), dtype=object), numbers(image[0, 0])], 1)
+    for shift, e in ((mpf(1) + mpf(beyond), mpf(1)), (mpf(0.5), mpf(-1))):
+        at = 1 if shift > 1 else 0
+        part = shift - at
+        columns = [part * source[:, j + 1 - at] + (1 - part) * source[:, j + 2 - at] for j in range(4)]
+        inside(form, np.stack(columns, 1)[None], e)
+
+
 def passed(model: nn.Module, image: Tensor, low: float, width: float) -> PairForm | None:
     network = network_of(model, image)
     ends = (torch.tensor([[each]], dtype=torch.float64) for each in (low, low + width))
@@ -203,7 +222,8 @@ def test_a_network_holds_at_every_angle(small, width):
         true = features(model, rotated(image[0].double(), (low + last) / 2 + (last - low) / 2 * e))
         inside(form, true, e)
     if width == 0:
-        assert float(form.tail.radius.max()) < 1e-18 and form.head.low.abs().max() > 0
+        assert float(form.tail.radius.max()) < 1e-18
+        assert form.head.low.abs().max() > 0
 
 
 def test_relu_rounds_only_where_it_has_a_kink():
@@ -235,7 +255,8 @@ def test_unknown_operations_take_whole_forms(small):
     for operation in network.operations:
         forms[operation.name] = forward(operation, [forms[each] for each in operation.inputs])
     whole = forms[network.output].whole()
-    assert ((model(image.double()) - whole.center).abs() <= whole.radius).all() and whole.radius.max() < 1e-11
+    assert ((model(image.double()) - whole.center).abs() <= whole.radius).all()
+    assert whole.radius.max() < 1e-11
 
 
 def test_boxes_that_floats_cannot_prove(monkeypatch):
@@ -246,7 +267,8 @@ def test_boxes_that_floats_cannot_prove(monkeypatch):
     prover, row = DeepProver(image.double(), label, parse("R(1)")), torch.tensor([0])
     low = torch.tensor([[0.3]], dtype=torch.float64)
     found = [float(prover.bound(row, low, low + width, network).bound) for width in (1e-3, 0.05)]
-    assert found[0] > 0.34 and found[1] > 0.3
+    assert found[0] > 0.34
+    assert found[1] > 0.3
     monkeypatch.setattr(deep_prover, "needs_pairs", lambda _: False)
     assert float(prover.bound(row, low, low + 1e-3, network).bound) < -10
     true = margin(model, rotated(image[0].double(), mpf(0.3005)), int(label))

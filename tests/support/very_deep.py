@@ -10,7 +10,10 @@ from torch import Tensor, nn
 class Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.first, self.second = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.Conv2d(outputs, outputs, 3, 1, 1)
+        self.first, self.second = (
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.Conv2d(outputs, outputs, 3, 1, 1),
+        )
         self.norms = nn.ModuleList([nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)])
         self.stride, self.more = stride, outputs - inputs
 

@@ -80,8 +80,8 @@ def product(
 ) -> tuple[Tensor, float]:
     """W x in digits, for a map whose numbers are sums of ``terms`` products of a weight and a number each, and how far it may be off.
 
-    ``multiply``: that map, of a digit of all weights and one of all numbers. Places beyond `COUNT` + `GUARD` are dropped: fewer than 2 COUNT
-    pairs of digits, at most 2^38 2^(-20 places) each, and half as many for each further place.
+    ``multiply``: that map, of a digit of all weights and one of all numbers. Places beyond `COUNT` + `GUARD` are dropped: fewer than
+    2 COUNT pairs of digits, at most 2^38 2^(-20 places) each, and half as many for each further place.
     """
     first = [float(digits[0].abs().max()) if digits[0].numel() else 0.0 for digits in (x, weight)]
     largest = max(LARGEST, first[0]) * max(LARGEST, first[1])

@@ -1,10 +1,10 @@
 """Deep forms whose center and polynomial columns are kept in digits (`digits`), for networks that multiply float64's roundings beyond
 their margins.
 
-A `LongForm` is a `DeepForm` of the other symbols around zero, its tail, and ``head``: digits [6, 5, 1, ...] of the center and of the columns
-T_1(e) to T_4(e), whose symbols have the numbers 0 to 3. Each operation is applied to both: the tail goes through the rule of `deep`, without
-its shift; the head is exact but for what is dropped far behind the point, which joins what is left over. For a function without a rule
-here, the form becomes a `DeepForm` again, whose columns are rounded.
+A `LongForm` is a `DeepForm` of the other symbols around zero, its tail, and ``head``: digits [6, 5, 1, ...] of the center and of the
+columns T_1(e) to T_4(e), whose symbols have the numbers 0 to 3. Each operation is applied to both: the tail goes through the rule of `deep`,
+without its shift; the head is exact but for what is dropped far behind the point, which joins what is left over. For a function without a
+rule here, the form becomes a `DeepForm` again, whose columns are rounded.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ class LongForm(DeepForm):
         planes[torch.arange(len(large)), large] = radius[large]
         radius = radius.clone()
         radius[large] = 0.0
-        rows = torch.cat(
-            [form.rows[:-1], planes.view(-1, *form.shape), radius.view(1, *form.shape)]
-        )
+        rows = torch.cat([form.rows[:-1], planes.view(-1, *form.shape), radius.view(1, *form.shape)])
         count = len(rows) - 2
         tail = DeepForm(rows, length(radius), torch.arange(4, 4 + count, device=form.device), [4 + count])
         return cls.join(tail, head)
@@ -168,7 +166,9 @@ def shifted(x: LongForm, other: Any, sign: int) -> DeepForm:
 def with_shift(x: LongForm, shift: Precise) -> LongForm:
     """Plus constants, in the center alone."""
     head = x.head.clone()
-    total = head[:, 0] + shift.digits.view(digits.COUNT, *[1] * (head.ndim - 1 - shift.digits.ndim), *shift.digits.shape[1:])
+    total = head[:, 0] + shift.digits.view(
+        digits.COUNT, *[1] * (head.ndim - 1 - shift.digits.ndim), *shift.digits.shape[1:]
+    )
     if total.shape != head[:, 0].shape:
         raise no_rule("arithmetic", "that repeats numbers, in deep networks")
     head[:, 0] = total

@@ -1,7 +1,7 @@
 """Pixels over a box of one parameter in digits, for networks that multiply float64's roundings beyond their margins.
 
-As in `polynomials`, a source position is u a + v b + c with polynomials a, b, c of e in whole numbers, and a pixel is a bilinear function of
-it. Here both are evaluated in these whole numbers, for every pixel. What paths gain beyond grid lines is small, and computed in floats.
+As in `polynomials`, a source position is u a + v b + c with polynomials a, b, c of e in whole numbers, and a pixel is a bilinear function
+of it. Here both are evaluated in these whole numbers, for every pixel. What paths gain beyond grid lines is small, and computed in floats.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ def long_images(images: Tensor, transform: Transform, low: Tensor, high: Tensor,
         return None
     x = positions(lines[0], 1, height, width, width, across.line)
     y = positions(lines[1], -1, height, width, height, down.line)
-    across, down = (
-        each._replace(outside=outside(each, *place)) for each, place in ((across, x), (down, y))
-    )
+    across, down = (each._replace(outside=outside(each, *place)) for each, place in ((across, x), (down, y)))
     powers, units = values(Pixels(images, transform.padding), across, down, x, y)
     # c_k e^k as Chebyshev polynomials: e^2 = (1 + T_2) / 2, e^3 = (3 T_1 + T_3) / 4, e^4 = (3 + 4 T_2 + T_4) / 8
     p = powers

@@ -155,7 +155,9 @@ def product_of_slices(
     most terms 2^(f + e - b (J - 2)) are off by (2 J)^2 u of that, which is 4 J^2 terms 2^(2 b - 53) 2^(f + e - b J).
     """
     count, bits = len(x.parts), x.bits
-    assert weight.bits == bits and terms << (2 * bits) <= 1 << 53 and len(weight.parts) == count
+    assert weight.bits == bits
+    assert terms << (2 * bits) <= 1 << 53
+    assert len(weight.parts) == count
     found: dict[int, list[Tensor]] = {}
     for i, part in enumerate(weight.parts):
         if not bool(part.any()):

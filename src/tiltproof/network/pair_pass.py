@@ -3,15 +3,16 @@ floats.
 
 A rounding at the first layer is multiplied by the norms of all layers that follow. The center's roundings are the largest by far, then
 those of the polynomial in the parameter; the columns of kinks are small and have few entries. So each form is split into a head, the
-first columns of its stack as unevaluated sums of two floats (`enclosures.pairs`), and a tail: a form of the other symbols around zero, which
-goes through the rules of `network.deep` and carries what the head's own roundings leave, some 2^-80 of its numbers. Operations without a rule for heads get
-a whole form, whose low parts join the radii.
+first columns of its stack as unevaluated sums of two floats (`enclosures.pairs`), and a tail: a form of the other symbols around zero.
+The tail goes through the rules of `network.deep` and carries what the head's own roundings leave, some 2^-80 of its numbers. Operations
+without a rule for heads get a whole form, whose low parts join the radii.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -116,7 +117,7 @@ def forward(operation: Operation, forms: list[PairForm], slices: int = SLICES) -
     return PairForm(split.head.apply(lambda x: torch.cat([x, rest])), split.tail)
 
 
-def _by_image(x: Tensor, function) -> Tensor:  # noqa: ANN001
+def _by_image(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """A function of images, of the images [k, P, ...]."""
     rows = function(x.flatten(0, 1))
     return rows.view(*x.shape[:2], *rows.shape[1:])
@@ -203,7 +204,9 @@ def _average(operation: Operation, form: PairForm) -> PairForm:
     left = power_of_two(x.exponent - AVERAGE_BITS * SLICES) + x.off
     off = off + left.view(-1, *[1] * (off.ndim - 1))
     tail = rule.forward(operation, [form.tail])
-    return PairForm(result.apply(lambda part: part.view(shape)), with_errors(tail, off.view(shape).sum(0) * (1 + 16 * U)))
+    return PairForm(
+        result.apply(lambda part: part.view(shape)), with_errors(tail, off.view(shape).sum(0) * (1 + 16 * U))
+    )
 
 
 def relu_of_pair(form: PairForm, most: int, negligible: float) -> PairForm:

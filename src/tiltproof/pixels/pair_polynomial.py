@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.centered import BITS, ONE
 from tiltproof.enclosures.fixed import Fixed, Unsupported
 from tiltproof.enclosures.pair_form import PairForm, with_errors
@@ -98,9 +97,7 @@ def _paths(transform: Transform, run: list[int], numbers: list[Fixed], height: i
     found = []
     for row, sign, size in ((matrix[0], 1, width), (matrix[1], -1, height)):
         a, b, c = (each if isinstance(each, Fixed) else numbers[0].constant(each * ONE) for each in row)
-        terms = [
-            sign * (x * u + y * v + 2 * z) >> 1 for x, y, z in zip(a.terms, b.terms, c.terms, strict=True)
-        ]
+        terms = [sign * (x * u + y * v + 2 * z) >> 1 for x, y, z in zip(a.terms, b.terms, c.terms, strict=True)]
         terms[0] = terms[0] + ((size - 1) * ONE >> 1)
         found.append(Fixed(terms, ((a.error * abs(u) + b.error * abs(v)) >> 1) + c.error + 1 + len(terms)))
     return found
