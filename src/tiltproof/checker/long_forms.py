@@ -2,9 +2,9 @@
 their margins.
 
 A `LongForm` is a `DeepForm` of the other symbols around zero, its tail, and ``head``: digits [6, 5, 1, ...] of the center and of the
-columns T_1(e) to T_4(e), whose symbols have the numbers 0 to 3. Each operation is applied to both: the tail goes through the rule of `deep`,
-without its shift; the head is exact but for what is dropped far behind the point, which joins what is left over. For a function without a
-rule here, the form becomes a `DeepForm` again, whose columns are rounded.
+columns T_1(e) to T_4(e), whose symbols have the numbers 0 to 3. Each operation is applied to both: the tail goes through the rule of
+`deep`, without its shift; the head is exact but for what is dropped far behind the point, which joins what is left over. For a function
+without a rule here, the form becomes a `DeepForm` again, whose columns are rounded.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.checker import digits
-from tiltproof.checker.deep import DEEP, MOST_SYMBOLS, TINY, UP, DeepForm, length
-from tiltproof.checker.form import UNIT, Form, constant, gamma, no_rule
+from tiltproof.checker.deep import DEEP, MOST_SYMBOLS, UP, DeepForm, length
+from tiltproof.checker.form import TINY, UNIT, Form, constant, gamma, no_rule
 from tiltproof.checker.operations import exact, pair
 
 COLUMNS = 5

@@ -163,8 +163,8 @@ def product_of_slices(
         if not bool(part.any()):
             continue  # nothing of it is left out either
         rows = torch.cat(x.parts[: count - i])
-        for j, result in enumerate(multiply(i, part, rows).chunk(count - i)):
-            found.setdefault(i + j, []).append(result)
+        for j, products in enumerate(multiply(i, part, rows).chunk(count - i)):
+            found.setdefault(i + j, []).append(products)
     exponent = x.exponent.view(-1, 1) + weight.exponent.view(1, -1)
     off = power_of_two(exponent - bits * count) * (terms * (count + 2 + 4 * count**2 * 2.0 ** (2 * bits - 53)))
     off = off * (1 + 64 * U) + TINY + x.off.view(-1, 1) + weight.off.view(1, -1)

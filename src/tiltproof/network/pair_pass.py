@@ -196,8 +196,8 @@ def _average(operation: Operation, form: PairForm) -> PairForm:
     x = sliced(head.apply(lambda part: part.flatten(0, 1)), AVERAGE_BITS, SLICES)
     terms = []
     for k, part in enumerate(x.parts):
-        result = rule.signed(operation, part)
-        terms.append(result * power_of_two(x.exponent - AVERAGE_BITS * (k + 1)).view(-1, *[1] * (result.ndim - 1)))
+        sums = rule.signed(operation, part)
+        terms.append(sums * power_of_two(x.exponent - AVERAGE_BITS * (k + 1)).view(-1, *[1] * (sums.ndim - 1)))
     result, off = summed(terms)
     shape = (*head.high.shape[:2], *result.high.shape[1:])
     # what is left of each number is at most 2^(e - slices bits)
