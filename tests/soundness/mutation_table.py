@@ -1761,7 +1761,7 @@ MUTATIONS = [
              "slopes between 0 and 1 round", (IN_PAIRS,)),
     Mutation("float pairs: signs by the first float alone", PAIR_PASS, "absolute_sum(head.low) + tail.deviation()", "tail.deviation()",
              "the low part may decide about the sign", (IN_PAIRS,)),
-    Mutation("float pairs: rounded reciprocals", "network/pair_constants.py", "inverse = [1 / Fraction(each)", "inverse = [Fraction(1 / each)",
+    Mutation("float pairs: rounded reciprocals", "network/pair_constants.py", "[1 / Fraction(each)", "[Fraction(1 / each)",
              "constants have more bits than a float", (IN_PAIRS,)),
     Mutation("float pairs: terms beyond the degree", "enclosures/fixed.py", "beyond + abs(product)", "beyond + 0 * abs(product)",
              "products have more terms than are kept", (IN_PAIRS,)),

@@ -20,7 +20,7 @@ class PairForm:
 
     def whole(self) -> AffineForm:
         """The same set or a little more as a form: head first, low parts in the radii."""
-        lows = absolute_sum(self.head.low)
+        lows = absolute_sum(self.head.low) + self.tail.center.abs()  # which is zero
         stack = torch.cat([self.head.high, self.tail.slopes])
         form = with_errors(self.tail, lows * (1 + 64 * U))
         return AffineForm(stack, form.radius, form.unit).with_ball(form.ball)
