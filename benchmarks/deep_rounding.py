@@ -5,8 +5,9 @@
 DIR holds resnet20-cifar10.safetensors. Deeper networks of the same growth are made of it: ResNet-32, -44 and -56 have 5, 7 and 9 blocks a
 stage, of which all after the third repeat the trained ones. Their outputs mean nothing; how their layers magnify roundings is that of a
 trained network, and their means and variances are those of the sample images. Prints, for each: the product of the layers' norms, branches
-added; the margin; how far float64's roundings let the bound reach below it; and whether boxes of no width are abandoned, because
-roundings alone make too many kinks (the bound is then that without symbols).
+added; the margin; how far float64's roundings let the bound reach below it; and whether boxes of no width are abandoned, because roundings
+alone make too many kinks (the bound is then that without symbols). Then, for those that need them, the same with columns in pairs of floats,
+and for boxes of several widths at 0.7 degrees: how far the bound lies below the margin in the middle, and CPU seconds.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from torch import Tensor, nn
 
 import tiltproof
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.network import margins
+from tiltproof.network import Network, margins
 from tiltproof.network.deep import DeepPass, sensitivities
-from tiltproof.verify.inputs import check_inputs, proof_on
+from tiltproof.network.pair_pass import needs_pairs
+from tiltproof.verify.deep_prover import DeepProver
+from tiltproof.verify.inputs import Inputs, check_inputs, proof_on
 
 FILE = "resnet20-cifar10.safetensors"
+WIDTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def deeper(model: nn.Module, blocks: int, images: Tensor) -> nn.Module:
@@ -67,13 +71,25 @@ def at_a_point(model: nn.Module, image: Tensor) -> dict[str, Any]:
         growth = sensitivities(network)[network.input]
         own = inputs.labels.unsqueeze(1)
         center, lower = (each.scatter(1, own, torch.inf).min() for each in (form.center, form.lower))
+        pairs = in_pairs(inputs, network) if needs_pairs(network) else {}
     return {
         "log10 of norms": math.log10(growth),
         "margin": float(center),
         "below": float(center - lower),
         "abandoned": abandoned,
         "CPU seconds": seconds,
-    }
+    } | pairs
+
+
+def in_pairs(inputs: Inputs, network: Network) -> dict[str, Any]:
+    """The bound's distance from the margin in the middle, for boxes of several widths in degrees; infinite where they are given up."""
+    prover, found = DeepProver(inputs.images64, inputs.labels, inputs.transform), {}
+    for width in WIDTHS:
+        low, began = torch.tensor([[0.7]], dtype=torch.float64), time.process_time()
+        outcome = prover.bound(torch.tensor([0]), low, low + width, network)
+        below = float(outcome.center - outcome.bound) if bool(outcome.bound.isfinite()) else math.inf
+        found |= {f"below, width {width:g}": below, f"CPU seconds, width {width:g}": time.process_time() - began}
+    return found
 
 
 def main() -> None:

@@ -59,6 +59,8 @@ BALLS, DEEP_BOUNDS = "soundness/test_balls.py", "network/deep.py"
 EXACT_BALLS = "soundness/test_balls_exactly.py"
 CHECKER_DEEP, SPECTRAL, TWICE = "checker/deep.py", "checker/spectral.py", "checker/test_deep.py"
 NORMS_OF_LAYERS, KINKS = "network/operator_norms.py", "enclosures/kinks.py"
+FLOAT_PAIRS, PAIR_FORMS, PAIR_PASS = "enclosures/pairs.py", "enclosures/pair_form.py", "network/pair_pass.py"
+IN_PAIRS, IN_DIGITS = "soundness/test_pairs.py", "checker/test_long_forms.py"
 NOISY_PIXELS, CHECKER_NOISE, OF_NOISE = "pixels/noise.py", "checker/noise.py", "soundness/test_noise.py"
 SMOOTH_RULES, CHECKER_CURVES = "network/test_smooth.py", "checker/test_curves.py"
 
@@ -1780,6 +1782,35 @@ MUTATIONS = [
              "if self.shape != other.shape:", "another tensor has the same memory", (TWICE,)),
     Mutation("checker: another way without a rule", CHECKER_DEEP, "if found is None and method in RULES:", "if False:",
              "hasattr must not decide what is proved", (TWICE,)),
+    # pairs of floats, and the checker's digits
+    Mutation("float pairs: slices one bit wider", FLOAT_PAIRS, "(53 - math.ceil(", "(55 - math.ceil(",
+             "sums of products of slices must not round", (IN_PAIRS,)),
+    Mutation("float pairs: what a sum leaves out", FLOAT_PAIRS, "        low = low + rest\n", "        low = low + 0 * rest\n",
+             "the low part is what the first float rounds away", (IN_PAIRS,)),
+    Mutation("float pairs: slices that are left out", FLOAT_PAIRS, "(terms * (count + 2 +", "(0 * terms * (count + 2 +",
+             "products beyond the last slice are dropped", (IN_PAIRS,)),
+    Mutation("float pairs: low parts of whole forms", PAIR_FORMS, "lows * (1 + 64 * U)", "lows * 0",
+             "a form of floats has no low parts", (IN_PAIRS,)),
+    Mutation("float pairs: errors of heads in the ball", PAIR_FORMS, "row_length(errors), form.unit)", "row_length(errors) * 0, form.unit)",
+             "what heads round is left over too", (IN_PAIRS,)),
+    Mutation("float pairs: kinks round", PAIR_PASS, "widen(kept, size, 8, unit)", "kept",
+             "slopes between 0 and 1 round", (IN_PAIRS,)),
+    Mutation("float pairs: signs by the first float alone", PAIR_PASS, "absolute_sum(head.low) + tail.deviation()", "tail.deviation()",
+             "the low part may decide about the sign", (IN_PAIRS,)),
+    Mutation("float pairs: rounded reciprocals", "network/pair_constants.py", "[1 / Fraction(each)", "[Fraction(1 / each)",
+             "constants have more bits than a float", (IN_PAIRS,)),
+    Mutation("float pairs: terms beyond the degree", "enclosures/fixed.py", "beyond + abs(product)", "beyond + 0 * abs(product)",
+             "products have more terms than are kept", (IN_PAIRS,)),
+    Mutation("float pairs: paths outside of their cell", "pixels/pair_polynomial.py", "view(-1, 1, 1) * 5", "view(-1, 1, 1) * 0",
+             "beyond a cell the image is another function", (IN_PAIRS,)),
+    Mutation("checker: digits that are too large", "checker/digits.py", "if not terms * COUNT * largest <= 2.0**52:", "if False:",
+             "sums of products of digits must not round", (IN_DIGITS,)),
+    Mutation("checker: digits that are dropped", "checker/digits.py", "off = terms * 2 * COUNT", "off = 0 * terms * 2 * COUNT",
+             "products of the last digits are left out", (IN_DIGITS,)),
+    Mutation("checker: kinks in digits", "checker/long_forms.py", "torch.where(certain, 0.0, errors) + TINY", "0 * errors + TINY",
+             "a ReLU with a kink is not linear", (IN_DIGITS,)),
+    Mutation("checker: terms beyond the fourth in digits", "checker/long_pixels.py", "beyond + abs(p * r)", "beyond + 0 * abs(p * r)",
+             "products have more powers than are kept", (IN_DIGITS,)),
     Mutation("checker: deep forms told apart", "checker/verdicts.py",
              "if not lower - far <= float(ahead.min()) <= upper + far:", "if False:",
              "the module's own answer must agree", (TWICE,)),

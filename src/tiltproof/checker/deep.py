@@ -436,7 +436,7 @@ def margins(
     """
     unknown = -math.inf, math.inf
     try:
-        output = outputs(model, DeepForm.of(image), 2)
+        output = outputs(model, image if isinstance(image, DeepForm) else DeepForm.of(image), 2)
     except (UnsupportedOperation, InputError):
         return unknown
     if not isinstance(output, DeepForm) or output.last is None:

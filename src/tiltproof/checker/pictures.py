@@ -28,7 +28,7 @@ from tiltproof.checker.single_pixels import Units
 from tiltproof.checker.tiling import boxes, edges
 from tiltproof.errors import InputError
 
-BOXES, PICTURES, PIECES, WAITING = 32, 512, 4096, 2**12
+BOXES, PICTURES, PIECES, WAITING = 32, 256, 4096, 2**12
 """Boxes of a tiling that are checked together, pictures in a batch, pieces that are bounded together, and pictures that wait for their
 evaluation."""
 VAIN = 2

@@ -14,6 +14,7 @@ from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.folder import Run
 from tiltproof.checker.form import Form
 from tiltproof.checker.kept import Bounds, Kept, bound_kept, differences
+from tiltproof.checker.long_pixels import long_images
 from tiltproof.checker.network import coarse, explained, outputs, own_answers
 from tiltproof.checker.noise import followed, noisy, pushed, read_perturbation
 from tiltproof.checker.pixels import as_float32
@@ -124,6 +125,13 @@ class VerdictProver(Prover[VerdictRecord]):
                 return -math.inf, math.inf
             image = image if polynomial is None else polynomial
         lower, upper = deep.margins(self.model, image, self.labels[rows], differences)
+        if ends is not None and not self.run.transform.noise and not (upper - lower < NEAR if point else lower > 0):
+            # rounding may be all that is in the way
+            low, high = (self.images.new_tensor([end]) for end in ends)
+            exact = long_images(self.images[rows], self.run.transform, low, high, MOST_CROSSINGS)
+            if exact is not None:
+                more = deep.margins(self.model, exact, self.labels[rows], differences)
+                lower, upper = max(lower, more[0]), min(upper, more[1])
         if point and not (lower == -math.inf and upper == math.inf):
             answers, own = own_answers(self.model, image.center), record.label
             if answers is None:

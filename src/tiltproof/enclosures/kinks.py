@@ -21,7 +21,7 @@ def with_symbols(form: AffineForm, most: int, negligible: float = 0.0) -> Affine
     values, index = largest(radius, most, negligible)
     count = len(values[0])
     stack = torch.cat([form.stack, form.stack.new_zeros(count, *form.shape)])
-    _place(stack[len(form.stack) :], values, index)
+    place(stack[len(form.stack) :], values, index)
     radius = radius.scatter(1, index, SMALLEST[radius.dtype])
     ball = row_length(radius)
     if form.ball is not None:
@@ -51,7 +51,7 @@ def relu_with_symbols(form: AffineForm, most: int, negligible: float = 0.0) -> A
     stack[0].add_(half)
     if count:
         stack[old:].zero_()
-        _place(stack[old:], values, index)
+        place(stack[old:], values, index)
         kept = flat.scatter(1, index, 0.0).view(form.shape)
     errors = widen(kept, size, 8, form.unit) + 16 * SMALLEST[half.dtype]
     moved = form.radius * slope
@@ -75,7 +75,7 @@ def largest(sizes: Tensor, most: int, negligible: float) -> tuple[Tensor, Tensor
     return values[:, :count], index[:, :count]
 
 
-def _place(planes: Tensor, values: Tensor, index: Tensor) -> None:
+def place(planes: Tensor, values: Tensor, index: Tensor) -> None:
     """planes[k, p] is ``values[p, k]`` at entry ``index[p, k]``; the planes are zero before."""
     flat = planes.flatten(2)
     flat.scatter_(2, index.T.unsqueeze(2), values.T.unsqueeze(2))

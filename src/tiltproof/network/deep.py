@@ -46,6 +46,16 @@ def sensitivities(network: Network) -> dict[str, float]:
     return found
 
 
+def _known_sensitivities(network: Network) -> dict[str, float]:
+    found: dict[str, float] = network.operations[-1].once("sensitivities", lambda: sensitivities(network))
+    return found
+
+
+def input_sensitivity(network: Network) -> float:
+    """That of the pixels."""
+    return _known_sensitivities(network)[network.input]
+
+
 class DeepPass:
     """One forward pass; forms are dropped after their last reader."""
 
@@ -59,7 +69,7 @@ class DeepPass:
         self.numbers: dict[str, Tensor] = {}  # of the symbols of each form, ascending
         self.next_number = 0
         activations = 1 + sum(operation.kind == "relu" for operation in self.operations)
-        sensitivity = network.operations[-1].once("sensitivities", lambda: sensitivities(network))
+        sensitivity = _known_sensitivities(network)
         self.negligible = {name: tolerance / activations / max(each, 1e-300) for name, each in sensitivity.items()}
         """Length that errors in an operation's output may have."""
         self.columns = 0.0
@@ -76,17 +86,25 @@ class DeepPass:
         bounds = AffineForm(bounds.stack, bounds.radius + SMALLEST[bounds.radius.dtype], bounds.unit)
         bounds = with_symbols(bounds, input_symbols)
         self._keep(network.input, bounds, self._fresh(bounds.symbols))
+        return {self.wanted: self.forms[self.wanted]} if self._walk() else None
+
+    @torch.no_grad()
+    def _walk(self) -> bool:
+        """Apply all operations; false where there are too many kinks."""
         readers = Counter(name for operation in self.operations for name in operation.inputs)
         readers[self.wanted] += 1
         with convolutions_by_lines():
             for operation in self.operations:
                 if not self._step(operation):
-                    return None
+                    return False
                 for name in operation.inputs:
                     readers[name] -= 1
                     if not readers[name]:
-                        del self.forms[name], self.numbers[name]
-        return {self.wanted: self.forms[self.wanted]}
+                        self._drop(name)
+        return True
+
+    def _drop(self, name: str) -> None:
+        del self.forms[name], self.numbers[name]
 
     def _step(self, operation: Operation) -> bool:
         """Apply one operation; false where there are too many symbols."""

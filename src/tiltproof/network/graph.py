@@ -25,6 +25,20 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class Formula:
+    """How the constants of a scale follow from others, for bounds that need more bits of them (`network.pair_constants`)."""
+
+    kind: str
+    constants: tuple[Any, ...]
+
+    def resolve(self, values: Mapping[str, Tensor]) -> Formula:
+        """The same formula with the current tensor in place of every reference."""
+        return Formula(
+            self.kind, tuple(values[each.name] if isinstance(each, Reference) else each for each in self.constants)
+        )
+
+
+@dataclass(frozen=True)
 class Operation:
     """One operation: ``kind`` names its rule, ``inputs`` the operations it reads, ``settings`` everything else."""
 
@@ -63,6 +77,9 @@ class Operation:
             key: constants[value.name] if isinstance(value, Reference) else value
             for key, value in self.settings.items()
         }
+        formula = self.settings.get("formula")
+        if isinstance(formula, Formula):
+            settings["formula"] = formula.resolve(constants)
         raw = settings.pop("constants", None)
         fragile = bool(evaluation) and raw is not None and not tame(raw)
         vanishing = dtype is not None and any(vanishes(value, evaluation, dtype) for value in settings.values())
@@ -233,6 +250,7 @@ def _fold(convolution: Operation, scale: Operation, dtype: torch.dtype) -> Opera
         shift, size = shift + own, size + (own.abs() if given is None else by_channel(given))
     settings["bias"], settings["shift_size"] = shift.to(dtype), size.to(dtype)
     settings["roundings"] = settings.get("roundings", 0) + ROUNDINGS
+    settings["folded"] = convolution, scale
     vanishing = (
         convolution.vanishing or scale.vanishing or bool(vanished.any()) or vanishes(settings["bias"], 0.0, dtype)
     )
@@ -251,7 +269,7 @@ def _ordinary(first: Operation, second: Operation) -> bool:
 def _of_two(first: Operation, second: Operation, dtype: torch.dtype) -> Operation:
     """Multiply two scales, in float64, as a scale's constants always are."""
     weight, factor = first.settings["scale"].double(), second.settings["scale"].double()
-    settings = {"scale": weight * factor, "shift": None}
+    settings: dict[str, Any] = {"scale": weight * factor, "shift": None, "folded": (first, second)}
     settings["roundings"] = OF_SCALES + sum(each.settings.get("roundings", 0) for each in (first, second))
     if first.settings["shift"] is not None or second.settings["shift"] is not None:
         (shift, size), (own, more) = _shift(first, weight), _shift(second, factor)

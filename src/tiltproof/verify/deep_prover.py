@@ -9,7 +9,9 @@ from torch import Tensor
 
 from tiltproof.network import Network, margins
 from tiltproof.network.deep import DeepPass
+from tiltproof.network.pair_pass import PairPass, needs_pairs
 from tiltproof.pixels.noise import pushed_form
+from tiltproof.pixels.pair_polynomial import pair_form
 from tiltproof.pixels.polynomial import polynomial_form, supported
 from tiltproof.transforms import Transform
 
@@ -61,11 +63,18 @@ class DeepProver:
     def _pair(
         self, image: Tensor, low: Tensor, high: Tensor, network: Network, push: tuple[float, Tensor] | None
     ) -> tuple[float, float, float, float]:
-        pixels = polynomial_form(self.images, image, self.transform, low, high, symbols=PIXEL_SYMBOLS)
-        if push is not None:
-            pixels = pushed_form(pixels, *push)
-        walk, label = DeepPass(network), self.labels[image]
-        forms = walk.run(pixels)
+        walk: DeepPass
+        if push is None and needs_pairs(network):
+            walk = PairPass(network)
+            pair = pair_form(self.images, image, self.transform, low, high, symbols=PIXEL_SYMBOLS)
+            forms = walk.run_pair(pair, PIXEL_SYMBOLS)
+        else:
+            pixels = polynomial_form(self.images, image, self.transform, low, high, symbols=PIXEL_SYMBOLS)
+            if push is not None:
+                pixels = pushed_form(pixels, *push)
+            walk = DeepPass(network)
+            forms = walk.run(pixels)
+        label = self.labels[image]
         if forms is None:
             return -torch.inf, torch.inf, torch.nan, walk.columns
         form = margins(network, forms, label)

@@ -21,10 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.pair_form import PairForm
 from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network import Network, Operation, is_deep, margins, run
 from tiltproof.network.deep import DeepPass
 from tiltproof.network.ops.base import REGISTRY, LinearRule
+from tiltproof.network.pair_pass import PairPass, needs_pairs
 from tiltproof.refusals import Refusal, refusals_of
 from tiltproof.transforms import Transform
 from tiltproof.verify.attack import margin_of
@@ -267,7 +269,10 @@ def _rounding(inputs: Inputs, network: Network, precision: str) -> tuple[Roundin
     label = answer.argmax(1)
     margin = float(margin_of(answer, label))
     if is_deep(network) and image.dtype == torch.float64:  # as `DeepProver` bounds it
-        deep = DeepPass(network).run(AffineForm.constant(image))
+        if needs_pairs(network):
+            deep = PairPass(network).run_pair(PairForm.of(AffineForm.constant(image, 1), 2))
+        else:
+            deep = DeepPass(network).run(AffineForm.constant(image))
         if deep is not None:
             form = margins(network, deep, label)
             least = float(form.lower.scatter(1, label.unsqueeze(1), torch.inf).amin())

@@ -15,7 +15,7 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import gamma
 from tiltproof.errors import UnsupportedOperation
-from tiltproof.network.graph import Operation, Reference
+from tiltproof.network.graph import Formula, Operation, Reference
 from tiltproof.network.ops.base import (
     UNDERFLOW,
     BackwardResult,
@@ -128,7 +128,8 @@ def batch_norm(
         "shift_size": size,
         "constants": constants_used,
     }
-    return Built("scale", (x.name,), derived=derived)
+    formula = Formula("batch norm", (variance, epsilon, weight, mean, bias))
+    return Built("scale", (x.name,), {"formula": formula}, derived)
 
 
 @converter("batch_norm.default")
@@ -149,10 +150,19 @@ def batch_norm_module(
     return batch_norm(shape, x, weight, bias, mean, variance, momentum, epsilon)
 
 
+EXACT = Formula("exact", ())
+"""Of constants that are taken as they are, or with the other sign."""
+
+
 def scaled_by(
-    shape: tuple[int, ...], x: Any, other: Any, scale: Callable[[Tensor], Any], shift: Callable[[Tensor], Any] | None
+    shape: tuple[int, ...],
+    x: Any,
+    other: Any,
+    scale: Callable[[Tensor], Any],
+    shift: Callable[[Tensor], Any] | None,
+    formula: Formula | None = None,
 ) -> Built:
-    """scale(c) x + shift(c) for a constant c."""
+    """scale(c) x + shift(c) for a constant c. ``formula``: how they round."""
     if shape != x.shape:
         raise Refused(f"a constant that changes the shape from {x.shape} to {shape}")
 
@@ -179,7 +189,7 @@ def scaled_by(
         return torch.cat([value.flatten() for value in made])
 
     derived = {"scale": make(scale), "constants": constants_used} | ({"shift": make(shift)} if shift else {})
-    return Built("scale", (x.name,), {} if shift else {"shift": None}, derived)
+    return Built("scale", (x.name,), {"formula": formula} | ({} if shift else {"shift": None}), derived)
 
 
 def value_of_constant(constant: Any, constants: dict[str, Tensor]) -> Tensor:
@@ -202,7 +212,7 @@ def mul(shape: Any, x: Any, other: Any) -> Built:
     if isinstance(x, Input) and isinstance(other, Input):
         return product_of(x, other)
     x, other = (x, other) if isinstance(x, Input) else (other, x)
-    return scaled_by(shape, x, other, lambda c: c, None)
+    return scaled_by(shape, x, other, lambda c: c, None, EXACT)
 
 
 @converter("div.Tensor", "div.Scalar")
@@ -215,7 +225,7 @@ def div(shape: Any, x: Any, other: Any) -> Built:
                 raise Refused(f"a quotient of branches of shapes {x.shape} and {other.shape}")
             return Built("product", (x.name, inverse))
         return _scaled_inner(shape, inverse, x)
-    return scaled_by(shape, x, other, lambda c: c.reciprocal(), None)
+    return scaled_by(shape, x, other, lambda c: c.reciprocal(), None, Formula("reciprocal", (other,)))
 
 
 def _scaled_inner(shape: Any, inner: Built, factor: Any) -> Built:
@@ -228,7 +238,7 @@ def _scaled_inner(shape: Any, inner: Built, factor: Any) -> Built:
 
 @converter("neg.default")
 def neg(shape: Any, x: Any) -> Built:
-    return scaled_by(shape, x, -1.0, lambda c: c, None)
+    return scaled_by(shape, x, -1.0, lambda c: c, None, EXACT)
 
 
 @rule("add")
@@ -267,9 +277,10 @@ def _sum(shape: Any, x: Any, other: Any, kind: str, alpha: float) -> Built:
             raise Refused(f"a sum of branches of shapes {x.shape} and {other.shape} with factor {alpha}")
         return Built(kind, (x.name, other.name))
     sign = alpha if kind == "add" else -alpha
+    formula = EXACT if abs(alpha) == 1 else None
     if isinstance(x, Input):
-        return scaled_by(shape, x, other, lambda c: 1.0, lambda c: sign * c)
-    return scaled_by(shape, other, x, lambda c: float(sign), lambda c: c)
+        return scaled_by(shape, x, other, lambda c: 1.0, lambda c: sign * c, formula)
+    return scaled_by(shape, other, x, lambda c: float(sign), lambda c: c, formula)
 
 
 @converter("add.Tensor", "add.Scalar")
