@@ -34,7 +34,8 @@ def measured(data: dict[str, Any]) -> str:
     """When, at which commit, on what and by which program."""
     dates = sorted({entry["date"] for entry in data["recorded"]})
     commits = ", ".join(f"`{entry['commit']}`" for entry in data["recorded"])
-    when = day(dates[0]) if len(dates) == 1 else f"{day(dates[0])} to {day(dates[-1])}"
+    first, last = day(dates[0]), day(dates[-1])
+    when = first if first == last else f"{first.removesuffix(last[last.index(' ') :])} to {last}"  # 15 to 16 November 2026
     return f"*{when}, {commits}; {data['machine']}; [`{Path(data['program']).name}`](reproduce.md#{data['reproduce']}).*"
 
 
