@@ -80,4 +80,4 @@ def test_a_run_folder_becomes_a_row(tmp_path, monkeypatch):
     assert kept["run"] == run.digest
     monkeypatch.setattr(docs_tables, "RESULTS", tmp_path)
     assert f"`{run.digest[:12]}`" in docs_tables.board()
-    assert "| a network | me |" in docs_tables.board()
+    assert "| a network (me) |" in docs_tables.board()
