@@ -66,7 +66,8 @@ ENTRIES = {
     "ViT ibp_3_3_8": Entry("VNN-COMP 2023", "NETWORKS/vnn_ibp_3_3_8.onnx", SRI, "cifar10", "R(0.2)", 20),
     "MetaRoom 4cnn": Entry("VNN-COMP 2023", "NETWORKS/vnn_4cnn_ry_0_0_no_custom_OP.onnx", "--resize 32x56 --keep-own", "cifar10", "R(1)"),
     "MLPerf ResNet-8": Entry("MLPerf Tiny", "NETWORKS/mlperf_resnet8_cifar10.h5", "--scale 255", "cifar10", "R(1)", 20),
-    "ResNet-20": Entry("pytorch_resnet_cifar10", "NETWORKS/resnet20-cifar10.safetensors", "--arch cifar10_resnet20", "cifar10", "R(0.5)", 10),
+    "ResNet-20": Entry("pytorch_resnet_cifar10", "NETWORKS/resnet20-cifar10.safetensors", "--arch cifar10_resnet20", "cifar10",
+                       "R(0.5)", 10),
 }  # fmt: skip
 
 
@@ -111,13 +112,14 @@ def certify_and_add(name: str, entry: Entry, options: argparse.Namespace) -> Non
     model = entry.model.replace("NETWORKS", str(options.networks)).replace("REFERENCE", str(options.reference))
     folder = options.out / name.lower().replace(" ", "-").replace(",", "").replace("(", "").replace(")", "")
     reading = [word for word in entry.reading.split() if word != "--keep-own"]
-    about = ["--model", model, "--data", entry.data, "--data-root", options.data_root, *reading, "--threads", "1", "--quiet"]
+    about = f"--data {entry.data} --data-root {options.data_root} --threads 1 --device cpu --quiet".split()
+    about += ["--model", model, *reading]
     claim = ["--limit", str(entry.limit), *(["--transform", entry.transform] if entry.transform else [])]
     keep = ["--keep-own"] if "--keep-own" in entry.reading else []
     tiltproof = [sys.executable, "-m", "tiltproof"]
-    subprocess.run([*tiltproof, "certify", *about, *claim, *keep, "--device", "cpu", "--out", str(folder), "--resume"], check=True)
+    subprocess.run([*tiltproof, "certify", *about, *claim, *keep, "--out", str(folder), "--resume"], check=True)
     sample = ["--sample", str(options.check)] if options.check else []
-    subprocess.run([*tiltproof, "check", str(folder), *about, *sample, "--device", "cpu"], check=True)
+    subprocess.run([*tiltproof, "check", str(folder), *about, *sample], check=True)
     print(line(add(folder, name, entry.origin)), flush=True)
 
 

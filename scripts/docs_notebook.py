@@ -67,7 +67,8 @@ wrong = next(result for result in certificate.results if result.counterexample)
 angle = torch.tensor([wrong.counterexample], dtype=torch.float64)
 before = images[wrong.image, None].double()
 after = tiltproof.parse("R(15)").apply(before, angle)
-print(f"image {wrong.image}, a {wrong.label}: at {angle.item():.2f} degrees the answer is {model(after.float()).argmax().item()}")
+answer = model(after.float()).argmax().item()
+print(f"image {wrong.image}, a {wrong.label}: at {angle.item():.2f} degrees the answer is {answer}")
 pair = torch.cat([before[0, 0], after[0, 0]], dim=1)
 Image.fromarray((pair * 255).round().byte().numpy()).resize((448, 224), Image.Resampling.NEAREST)""",
     """How far can each image turn? The first number is proved, the second is wrong:""",

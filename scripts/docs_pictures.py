@@ -242,8 +242,16 @@ def front() -> Sheet:
         color = PROVED if name.startswith("bound") else SAMPLED
         sheet.add("circle", cx=across, cy=down, r=radius, fill=color, fill_opacity=0.35, stroke=color)
         beside = name in LEFT_OF
-        sheet.text(across + (-radius - 5 if beside else radius + 5), down + 4, f"{name}: {boxes}", 12, "end" if beside else "start")
-    for k, (color, text) in enumerate(((PROVED, "trained with bounds"), (SAMPLED, "trained on sampled transformations"))):
+        sheet.text(
+            across + (-radius - 5 if beside else radius + 5),
+            down + 4,
+            f"{name}: {boxes}",
+            12,
+            "end" if beside else "start",
+        )
+    for k, (color, text) in enumerate(
+        ((PROVED, "trained with bounds"), (SAMPLED, "trained on sampled transformations"))
+    ):
         sheet.add("circle", cx=80, cy=300 + 22 * k, r=6.0, fill=color, fill_opacity=0.35, stroke=color)
         sheet.text(94, 304 + 22 * k, text, 12)
     return sheet

@@ -62,7 +62,11 @@ def _members(kind: type) -> list[str]:
         if base.__module__.startswith("tiltproof"):
             found = {key: value for key, value in vars(base).items() if key not in found} | found
     public = {key: getattr(value, "__func__", value) for key, value in found.items() if not key.startswith("_")}
-    methods = {key for key, value in public.items() if inspect.isfunction(value) and SECTION.search(inspect.getdoc(value) or "")}
+    methods = {
+        key
+        for key, value in public.items()
+        if inspect.isfunction(value) and SECTION.search(inspect.getdoc(value) or "")
+    }
     parts = []
     for key, value in public.items():
         if key in methods:

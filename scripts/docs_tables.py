@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
-MONTHS = ("January February March April May June July August September October November December").split()
 KEYS = {"about", "machine", "program", "reproduce", "recorded", "columns", "rows"}
 """What every file holds, except board.json, whose rows carry all of it themselves."""
 
@@ -26,7 +26,9 @@ def table(name: str, columns: str = "") -> str:
     data = read(name)
     chosen = [int(k) for k in columns.split(",")] if columns else range(len(data["columns"]))
     lines = [[row[k] for k in chosen] for row in [data["columns"], ["---"] * len(data["columns"]), *data["rows"]]]
-    text = "\n".join("| " + " | ".join(line) + " |" for line in lines).replace("| --- ", "|---").replace("|--- |", "|---|")
+    text = (
+        "\n".join("| " + " | ".join(line) + " |" for line in lines).replace("| --- ", "|---").replace("|--- |", "|---|")
+    )
     return text if columns else f"{text}\n\n{measured(data)}"
 
 
@@ -35,14 +37,18 @@ def measured(data: dict[str, Any]) -> str:
     dates = sorted({entry["date"] for entry in data["recorded"]})
     commits = ", ".join(f"`{entry['commit']}`" for entry in data["recorded"])
     first, last = day(dates[0]), day(dates[-1])
-    when = first if first == last else f"{first.removesuffix(last[last.index(' ') :])} to {last}"  # 15 to 16 November 2026
-    return f"*{when}, {commits}; {data['machine']}; [`{Path(data['program']).name}`](reproduce.md#{data['reproduce']}).*"
+    when = (
+        first if first == last else f"{first.removesuffix(last[last.index(' ') :])} to {last}"
+    )  # 15 to 16 November 2026
+    return (
+        f"*{when}, {commits}; {data['machine']}; [`{Path(data['program']).name}`](reproduce.md#{data['reproduce']}).*"
+    )
 
 
 def day(date: str) -> str:
     """``2026-11-05`` as words."""
     year, month, number = date.split("-")
-    return f"{int(number)} {MONTHS[int(month) - 1]} {year}"
+    return f"{int(number)} {calendar.month_name[int(month)]} {year}"
 
 
 BOARD = ("network", "images", "range", "clean", "certified", "unfalsified", "boxes", "by, in seconds", "checked", "run")

@@ -4,9 +4,11 @@ import re
 import runpy
 from pathlib import Path
 
+import tiltproof
 import tiltproof.checker
 from tests.support.processes import ROOT
 from tiltproof.transforms import LETTERS
+from tiltproof.transforms.resampling import INTERPOLATIONS
 from tiltproof.verify.branch_and_bound import PRECISE_FROM
 
 DOCS = ROOT / "docs"
@@ -48,5 +50,11 @@ def test_the_comparison_knows_every_transformation():
     (row,) = re.findall(r"\| tiltproof \| deterministic \|.*?\| yes \| yes \|", page("comparison.md"))
     assert all(word in row for word in words.values())
     missing = page("comparison.md").split("What others have and tiltproof does not")[1]
-    for word in ("hue", "saturation", "blur", "perspective", "Perspective"):
+    for word in ("hue", "saturation", "blur", "perspective", "Perspective", "camera", "noise", "interpolation"):
         assert word not in missing
+
+
+def test_what_the_comparison_says_is_here_is_here():
+    adds = page("comparison.md").split("What tiltproof adds")[1].split("## What others have")[0]
+    assert all(name in adds for name in INTERPOLATIONS)
+    assert str(tiltproof.parse("R(2), Linf(0.01)")) == "R(2), Linf(0.01)"

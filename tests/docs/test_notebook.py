@@ -33,7 +33,13 @@ def test_it_was_run_from_top_to_bottom(cells):
     kinds = [output["output_type"] for cell in code(cells) for output in cell["outputs"]]
     assert "error" not in kinds
     shown = json.dumps([cell["outputs"] for cell in code(cells)])
-    for words in ("<progress value=", "<td>falsified</td>", '"image/png"', "CheckReport(images=40, certified=40", "report.html"):
+    for words in (
+        "<progress value=",
+        "<td>falsified</td>",
+        '"image/png"',
+        "CheckReport(images=40, certified=40",
+        "report.html",
+    ):
         assert words.replace('"', '\\"') in shown or words in shown
 
 
@@ -52,6 +58,13 @@ def test_its_code_runs(cells, tmp_path, monkeypatch, capsys):
     assert [str(each.transform) for each in certificates] == ["R(3)", "R(15)"]
     assert certificates[0].count("certified") == 40
     assert "<td>falsified</td>" in certificates[1]._repr_html_()
-    stored = [set(output["data"]) for cell in code(cells) for output in cell["outputs"] if output["output_type"] == "execute_result"]
-    assert [any(key == "text/html" for key in keys) for keys in stored] == [isinstance(value, tiltproof.Certificate) for value in values]
+    stored = [
+        set(output["data"])
+        for cell in code(cells)
+        for output in cell["outputs"]
+        if output["output_type"] == "execute_result"
+    ]
+    assert [any(key == "text/html" for key in keys) for keys in stored] == [
+        isinstance(value, tiltproof.Certificate) for value in values
+    ]
     assert (tmp_path / "runs" / "notebook" / "report.html").exists()

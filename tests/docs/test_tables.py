@@ -40,16 +40,20 @@ def test_a_file_says_where_its_figures_are_from(name, commands):
 
 
 def test_every_file_is_shown_and_every_measured_table_is_from_a_file():
-    shown = [mark[1].split()[0] for path in docs_pages.PAGES for mark in docs_pages.MARK.findall(path.read_text("utf-8")) if mark[0] == "table"]
-    assert set(shown) == set(docs_tables.names())
+    marks = [mark for path in docs_pages.PAGES for mark in docs_pages.MARK.findall(path.read_text(encoding="utf-8"))]
+    assert {arguments.split()[0] for kind, arguments, _ in marks if kind == "table"} == set(docs_tables.names())
     for page in ("benchmarks", "speed", "ablations", "board"):
         text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
         assert "|---" not in docs_pages.MARK.sub("", text), f"a table of {page}.md is written by hand"
 
 
 def test_the_date_of_a_table_in_words():
-    data = docs_tables.read("reference-networks") | {"recorded": [{"commit": "0" * 8, "date": f"2026-11-{day}"} for day in ("05", "16")]}
-    assert docs_tables.measured(data).startswith("*5 to 16 November 2026, `00000000`, `00000000`; one H200; [`reference_networks.py`]")
+    data = docs_tables.read("reference-networks") | {
+        "recorded": [{"commit": "0" * 8, "date": f"2026-11-{day}"} for day in ("05", "16")]
+    }
+    assert docs_tables.measured(data).startswith(
+        "*5 to 16 November 2026, `00000000`, `00000000`; one H200; [`reference_networks.py`]"
+    )
 
 
 def test_the_rows_of_the_board_can_be_right():

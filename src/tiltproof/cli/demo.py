@@ -11,6 +11,7 @@ import typer
 from tiltproof.cli import options
 from tiltproof.cli.display import live_progress
 from tiltproof.cli.inputs import make_folder, write_figure
+from tiltproof.cli.messages import tell
 from tiltproof.cli.options import option
 from tiltproof.cli.tables import print_curve, print_summary
 from tiltproof.verify.options import RunFolder
@@ -50,7 +51,7 @@ def command(
     make_folder(out)
     model = models.load(MODEL)
     images, labels = data.load(DATA)
-    typer.echo(
+    tell(
         f"Certifying {len(images)} digits of {DATA} with {MODEL} for {whole_range}: every angle from -30 to 30 degrees"
     )
     with live_progress(len(images)) as progress:

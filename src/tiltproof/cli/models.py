@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from tiltproof.cli import options
+from tiltproof.cli.messages import tell
 from tiltproof.cli.options import flag
 from tiltproof.models.cards import PAPER_ROWS, SOURCE, Card, PaperRow, models
 
@@ -72,7 +73,9 @@ def command(
         return
     for line in leaderboard(groups):
         typer.secho(line, bold=None if line.startswith(INDENT) else True)
-    typer.echo(f"\n{LEGEND}")
+    typer.echo()
+    for line in LEGEND.splitlines():
+        tell(line)
     if details:
         from tiltproof.models import load
         from tiltproof.runs.manifest import TENSORS, WEIGHTS_FILE, weights_digest
