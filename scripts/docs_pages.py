@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 from docs_reference import python
-from docs_tables import board, table
+from docs_tables import board, expected, table
 
 from tiltproof.cli import app
 from tiltproof.network.ops.base import CONVERTERS
@@ -124,6 +124,7 @@ def operations() -> str:
 GENERATED = {
     "board": board,
     "commands": commands,
+    "expected": expected,
     "file": file,
     "letters": letters,
     "operations": operations,
