@@ -75,7 +75,7 @@ def board() -> str:
 
 
 def expected() -> str:
-    """The board in short, for those who want to know what to expect: the rows whose runs were kept, those decided with fewest boxes first."""
+    """The board in short, of runs that were kept: what to expect, those decided with the fewest boxes first."""
     rows = [row for row in json.loads((RESULTS / "board.json").read_text(encoding="utf-8")) if row["run"]]
     lines = [
         "| network | range | right | certified | falsified | unknown | boxes an image |",

@@ -15,7 +15,7 @@ from tests.docs.workspace import IMAGES, make_workspace
 from tiltproof.cli import app
 
 pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="not in a source checkout")
-LANGUAGES = {"python", "console", "json", "toml", "csv", "text"}
+LANGUAGES = {"python", "console", "json", "toml", "csv", "text", "bibtex"}
 REASONS = {
     "installs packages",
     "needs a Keras file",

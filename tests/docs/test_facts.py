@@ -25,6 +25,11 @@ def test_from_which_halving_on_bounds_are_float64():
     assert found == [NUMBERS[PRECISE_FROM]]
 
 
+def test_the_citation_names_the_version_that_is_cited():
+    (version,) = re.findall(r"version = \{(\S+)\}", page("faq.md"))
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
 def test_the_page_of_constructs_is_current():
     script = runpy.run_path(str(ROOT / "scripts" / "docs_constructs.py"))
     assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), "run python scripts/docs_constructs.py"

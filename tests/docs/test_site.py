@@ -78,6 +78,17 @@ def test_every_page_and_image_is_used():
     assert all(f"](pictures/{name}.svg)" in texts for name in drawn)
 
 
+def test_links_to_files_lead_somewhere():
+    """The site's build looks at Markdown links of the pages below docs/; these are the others."""
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES[1:]):
+        text = path.read_text(encoding="utf-8")
+        links = re.findall(r"(?:src|srcset)=\"([^\"]+)\"", text)
+        links += re.findall(r"\]\(([^)\s]+)\)", text) if path.parent == ROOT else []
+        for link in links:
+            if not link.startswith("https://"):
+                assert (path.parent / link.partition("#")[0]).exists(), (path.name, link)
+
+
 def test_every_example_is_shown():
     shown = [mark[1] for mark in docs_pages.MARK.findall(page("examples"))]
     assert sorted(shown) == sorted(f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py"))
