@@ -51,7 +51,7 @@ def day(date: str) -> str:
     return f"{int(number)} {calendar.month_name[int(month)]} {year}"
 
 
-BOARD = (
+BOARD = [
     "network",
     "images",
     "range",
@@ -59,10 +59,11 @@ BOARD = (
     "certified",
     "unfalsified",
     "boxes an image",
-    "by, in seconds",
+    "verifier",
+    "seconds",
     "checked",
     "run",
-)
+]
 SHORT = {"gives the same answer as to the untransformed image": "its own answer"}
 """What is kept, in fewer words than a sentence needs."""
 
@@ -107,7 +108,7 @@ def _board_table(rows: list[dict[str, Any]]) -> str:
 
 def _board_line(row: dict[str, Any]) -> str:
     def share(key: str) -> str:
-        percent = "" if row["images"] == 100 else f" ({100 * row[key] / row['images']:.4g} %)"
+        percent = "" if row["images"] == 100 else f"\u00a0({100 * row[key] / row['images']:.4g}\u00a0%)"
         return f"{row[key]:,}{percent}"
 
     kept = SHORT.get(row["keeps"], row["keeps"])
@@ -115,7 +116,7 @@ def _board_line(row: dict[str, Any]) -> str:
     cells = [
         f"{row['network']} ({row['origin']})" if row["origin"] else row["network"],
         row["data"], claim, share("correct"), f"**{share('certified')}**", share("unfalsified"), f"{row['boxes_per_image']:,}",
-        f"{row['verifier']}; {row['seconds']:,} s, {row['device'].replace(' (x86_64)', '')}", row["checked"] or "no",
-        f"`{row['run'][:12]}`, {row['date']}" if row["run"] else f"no digest, {row['date']}",
+        row["verifier"], f"{row['seconds']:,}, {row['device'].replace(' (x86_64)', '')}", row["checked"] or "no",
+        f"`{row['run'][:12]}`, {row['date']}" if row["run"] else f"no digest, {row['date']}, `{row['source'][:8]}`",
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
