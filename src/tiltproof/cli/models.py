@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -126,6 +128,8 @@ def _paper_cells(row: PaperRow) -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    texts = [f"{cell:<{width}}" for cell, width in zip(cells[:TEXTS], widths, strict=False)]
+    """All columns, or at a narrow terminal all but the network's."""
+    narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < sum(widths) + len(widths)
+    texts = [f"{cell:<{width}}" for cell, width in zip(cells[: 1 if narrow else TEXTS], widths, strict=False)]
     numbers = [f"{cell:>{width}}" for cell, width in zip(cells[TEXTS:], widths[TEXTS:], strict=True)]
     return " ".join(texts + numbers)
