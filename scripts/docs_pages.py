@@ -1,35 +1,65 @@
-"""Parts of the documentation that are generated from the source when the site is built (a hook of mkdocs; see mkdocs.yml).
+"""The parts of the documentation that are generated, written into the pages, so that they are whole wherever they are read.
 
-A line ``<!-- generated: NAME -->`` of a page is replaced by what GENERATED[NAME] returns: the table of transformations, the
-command reference from the program itself, the Python reference's list of public names. A line ``<!-- file: PATH -->`` is replaced
-by that file, as code.
+    python scripts/docs_pages.py [--check]
+
+Between ``<!-- generated: NAME ARGUMENTS -->`` and ``<!-- end -->`` a page holds what GENERATED[NAME] returns: the command reference
+from the program itself, the Python reference, tables of measurements from benchmarks/results, programs of examples/. A test
+fails when a page is out of date; --check only names those pages.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import typer
+from docs_reference import python
+from docs_tables import board, expected, table
 
-import tiltproof
 from tiltproof.cli import app
 from tiltproof.network.ops.base import CONVERTERS
 from tiltproof.transforms import LETTERS
 
 NOT_RUN = "<!-- not run: examples that --help shows -->"  # tests/docs checks their spelling
-MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
-FILE = re.compile(r"^<!-- file: (\S+) -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- generated: ([a-z-]+)(?: (\S+(?: \S+)*))? -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Called by mkdocs for every page."""
-    markdown = FILE.sub(lambda mark: f"```python\n{(ROOT / mark[1]).read_text(encoding='utf-8')}```", markdown)
-    return MARK.sub(lambda mark: GENERATED[mark[1]](), markdown)
+def filled(markdown: str) -> str:
+    """A page with its generated parts written anew."""
+
+    def fill(mark: re.Match[str]) -> str:
+        name, arguments, _ = mark.groups()
+        shown = f"{name} {arguments}" if arguments else name
+        content = GENERATED[name](*(arguments or "").split())
+        return f"<!-- generated: {shown} -->\n{_set_off(content)}<!-- end -->"
+
+    return MARK.sub(fill, markdown)
+
+
+def _set_off(content: str) -> str:
+    """Empty lines around what is no table of its own."""
+    return f"\n{content.strip()}\n\n"
+
+
+def file(path: str) -> str:
+    """A file as code."""
+    return f"```python\n{(ROOT / path).read_text(encoding='utf-8')}```"
+
+
+def main() -> int:
+    """Write the pages that changed; with --check, name them and fail."""
+    old = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    changed = {path: text for path, text in ((path, filled(text)) for path, text in old.items()) if text != old[path]}
+    for path, text in changed.items():
+        print(path.relative_to(ROOT))
+        if "--check" not in sys.argv:
+            path.write_text(text, encoding="utf-8")
+    return 1 if changed and "--check" in sys.argv else 0
 
 
 def commands() -> str:
@@ -91,40 +121,18 @@ def operations() -> str:
     return ", ".join(f"`{name}`" for name in sorted({name.split(".")[0] for name in CONVERTERS}))
 
 
-def python() -> str:
-    """The public names, under the headings that the comments of ``__all__`` give them."""
-    source = Path(tiltproof.__file__).read_text(encoding="utf-8").partition("__all__ = [")[2].partition("]")[0]
-    parts = []
-    for line in map(str.strip, source.splitlines()):
-        if line.startswith("#"):
-            heading = line.removeprefix("# ")
-            parts.append(f"## {heading[0].upper()}{heading[1:]}")
-        elif line:
-            thing = getattr(tiltproof, line.strip('",'))
-            if isinstance(thing, ModuleType):
-                parts += _submodule(thing)
-            else:
-                parts.append(_entry(thing))
-    return "\n\n".join(parts)
-
-
-def _submodule(module: ModuleType) -> list[str]:
-    """The public functions and classes of a submodule that the top level does not have; transformations have a page of their own."""
-    if module is tiltproof.transforms:
-        return []
-    names = sorted(set(module.__all__) - set(tiltproof.__all__))
-    things = [thing for thing in (getattr(module, name) for name in names) if callable(thing)]
-    return [f"## {module.__name__}", *map(_entry, things)]
-
-
-def _entry(thing: Any) -> str:
-    return f"::: {thing.__module__}.{thing.__qualname__}\n    options:\n      heading_level: 3"
-
-
 GENERATED = {
+    "board": board,
     "commands": commands,
-    "transformations": transformations,
+    "expected": expected,
+    "file": file,
     "letters": letters,
     "operations": operations,
     "python": python,
+    "table": table,
+    "transformations": transformations,
 }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

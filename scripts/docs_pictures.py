@@ -9,6 +9,7 @@ import math
 import sys
 from pathlib import Path
 
+import docs_tables
 import numpy as np
 import torch
 from svg import Chart, Sheet
@@ -48,15 +49,15 @@ def one_pixel() -> Sheet:
     chart.area(band, PROVED, 0.35, PROVED)
     chart.line(corners, PROVED, 1, "5 4")
     chart.line(list(zip(angles.tolist(), values.tolist(), strict=True)), SAMPLED, 2.5)
-    for k, (color, text) in enumerate(
+    for k, (color, opacity, text) in enumerate(
         (
-            (SAMPLED, "the pixel itself"),
-            (PROVED, f"affine form: c + G e ± r, r = {radius:.3f}"),
-            ("#9a9ca3", f"exact interval, width {ends['hull'][1] - ends['hull'][0]:.2f}"),
-            ("#d6d7da", f"CGT's interval, width {ends['fgv'][1] - ends['fgv'][0]:.2f}"),
+            (SAMPLED, 1.0, "the pixel itself"),
+            (PROVED, 1.0, f"affine form: c + G e ± r, r = {radius:.3f}"),
+            (INK, 0.3, f"exact interval, width {ends['hull'][1] - ends['hull'][0]:.2f}"),
+            (INK, 0.1, f"CGT's interval, width {ends['fgv'][1] - ends['fgv'][0]:.2f}"),
         )
     ):
-        sheet.add("rect", x=556, y=44 + 36 * k, width=14, height=14, fill=color)
+        sheet.add("rect", x=556, y=44 + 36 * k, width=14, height=14, fill=color, fill_opacity=opacity)
         for line, part in enumerate(text.split(": ")):
             sheet.text(576, 55 + 36 * k + 14 * line, part, 11)
     return sheet
@@ -271,7 +272,38 @@ def gallery() -> Sheet:
     return sheet
 
 
+def front() -> Sheet:
+    """What provability costs: clean and certified share of eight networks, and the boxes an image of each takes."""
+    rows = docs_tables.read("front")["rows"]
+    sheet = Sheet(760, 420)
+    labels = ("clean, percent of the images", "certified, percent; the circles' areas are boxes per image")
+    chart = Chart(sheet, (60, 34, 660, 330), (71.5, 81), (63.5, 73), labels)
+    for name, clean, certified, _, boxes in rows:
+        across, down = chart.at(float(clean), float(certified))
+        radius = math.sqrt(float(boxes)) * 0.8
+        color = PROVED if name.startswith("bound") else SAMPLED
+        sheet.add("circle", cx=across, cy=down, r=radius, fill=color, fill_opacity=0.35, stroke=color)
+        beside = name in LEFT_OF
+        sheet.text(
+            across + (-radius - 5 if beside else radius + 5),
+            down + 4,
+            f"{name}: {boxes}",
+            12,
+            "end" if beside else "start",
+        )
+    for k, (color, text) in enumerate(
+        ((PROVED, "trained with bounds"), (SAMPLED, "trained on sampled transformations"))
+    ):
+        sheet.add("circle", cx=80, cy=300 + 22 * k, r=6.0, fill=color, fill_opacity=0.35, stroke=color)
+        sheet.text(94, 304 + 22 * k, text, 12)
+    return sheet
+
+
+LEFT_OF = {"bound 0.2", "bound 0.1, boxes twice as wide"}
+"""Networks named to the left of their circle, where another one is on the right."""
+
 PICTURES = {
+    "front": front,
     "margin-ribbon": margin_ribbon,
     "radius-curve": radius_curve,
     "one-pixel": one_pixel,

@@ -10,9 +10,19 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from tiltproof.reports.plots import FAINT, GRID, INK, PAPER, round_ticks
+from tiltproof.reports.plots import FAINT, GRID, INK, OPEN, PAPER, PROVED, SAMPLED, round_ticks
 
 Points = Sequence[tuple[float, float]]
+DARK = {
+    PAPER: "#1e2129",
+    INK: "#e6e8ee",
+    FAINT: "#a3a9b8",
+    GRID: "#363b47",
+    SAMPLED: "#7fabf0",
+    PROVED: "#3fbf87",
+    OPEN: "#f0795c",
+}
+"""What each color becomes where the reader's device is set to dark; the paper is that of the site."""
 
 
 class Sheet:
@@ -45,7 +55,7 @@ class Sheet:
             f'height="{self.height}" font-family="sans-serif">'
         )
         paper = f'<rect width="{self.width}" height="{self.height}" fill="{PAPER}"/>'
-        return "\n".join([head, paper, *self.parts, "</svg>"]) + "\n"
+        return "\n".join([head, _dark_style(), paper, *self.parts, "</svg>"]) + "\n"
 
 
 class Chart:
@@ -114,6 +124,12 @@ class Chart:
 
     def _path(self, points: Points) -> str:
         return " ".join(f"{x:.1f},{y:.1f}" for x, y in (self.at(*point) for point in points))
+
+
+def _dark_style() -> str:
+    """Rules that outrank the colors of attributes."""
+    rules = [f'[{key}="{light}"]{{{key}:{dark}}}' for light, dark in DARK.items() for key in ("fill", "stroke")]
+    return f"<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>"
 
 
 def _number(value: object) -> object:

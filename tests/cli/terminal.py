@@ -14,7 +14,7 @@ import subprocess
 import sys
 import termios
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.processes import environment
@@ -27,6 +27,8 @@ MOST_SECONDS = 120
 CTRL_C = b"\x03"
 BAR = "\u2501"
 """What rich draws bars with."""
+END_OF_WIDTH = "\x1b]0;end of width\x07"
+"""Follows what a program showed at another width, then that width and the exit code."""
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
 
@@ -56,6 +58,8 @@ class Seen:
     raw: str
     calls: list[tuple[str, int]]
     """Where the command line's source called for a live display: file name and line."""
+    others: dict[int, Seen] = field(default_factory=dict)
+    """What was shown at other widths."""
 
     @property
     def text(self) -> str:
@@ -104,8 +108,10 @@ class Terminals:
         send: signal.Signals | None = None,
         before: str = "",
         columns: int = COLUMNS,
+        also_at: tuple[int, ...] = (),
     ) -> Seen:
-        """Run the program in ``folder``; ``before``: code to run first.
+        """Run the program in ``folder``; ``before``: code to run first; ``also_at``: widths at which the same process runs it in
+        copies of the folder before, which costs much less than processes of their own.
 
         Keys are pressed or a signal is sent when the pattern ``at`` appears; ``wait_at``: the activity, and its progress, at which
         the run waits for that.
@@ -117,7 +123,7 @@ class Terminals:
             "folder": str(folder),
             "terminal": os.ttyname(writer),
         }
-        request |= {"calls": str(calls), "wait_at": wait_at, "before": before}
+        request |= {"calls": str(calls), "wait_at": wait_at, "before": before, "also_at": also_at}
         self.server.stdin.write(json.dumps(request).encode() + b"\n")
         child = int(self.server.stdout.readline())
         seen, done, began = b"", False, time.monotonic()
@@ -141,4 +147,10 @@ class Terminals:
         os.close(writer)
         found = json.loads(calls.read_text()) if calls.exists() else []
         calls.unlink(missing_ok=True)
-        return Seen(code, seen.decode(), [(name, line) for name, line in found])
+        others = {}
+        *parts, last = seen.decode().split(END_OF_WIDTH)
+        for k, part in enumerate(parts):
+            width, _, rest = [*parts, last][k + 1].partition(" ")
+            others[int(width)] = Seen(int(re.match(r"-?\d+", rest)[0]), part.partition("\n")[2] if k else part, [])
+        raw = last.partition("\n")[2] if parts else last
+        return Seen(code, raw, [(name, line) for name, line in found], others)

@@ -5,12 +5,16 @@ requests from stdin, one JSON object per line, and answers with two lines each: 
 calls of live displays.
 """
 
+import fcntl
 import importlib
 import json
 import os
 import pkgutil
+import shutil
 import signal
+import struct
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -19,6 +23,7 @@ import torch
 from rich.progress import Progress
 
 import tiltproof.cli
+from tests.cli.terminal import END_OF_WIDTH
 
 SOURCE = Path(tiltproof.cli.__file__).parent
 MOST_SECONDS = 60
@@ -65,19 +70,41 @@ def take_terminal(name):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the process that started the tests may have ignored it
 
 
+def run_elsewhere(folder, columns):
+    """Run the program in a copy of the folder, on a terminal of this width; what it shows ends with a mark."""
+    lines = os.get_terminal_size(1).lines
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
+    copy = Path(shutil.copytree(folder, f"{folder}-at-{columns}"))
+    os.chdir(copy)
+    code = run_program()
+    print(f"{END_OF_WIDTH}{columns} {code}\n", end="", flush=True)  # noqa: T201
+    shutil.rmtree(copy)
+
+
+def run_program():
+    """Return the exit code of the program's own `main`."""
+    try:
+        tiltproof.cli.main()
+    except SystemExit as end:
+        return end.code or 0
+    return None
+
+
 def run(request):
     take_terminal(request["terminal"])
-    os.chdir(request["folder"])
     sys.argv = ["tiltproof", *request["arguments"]]
     calls = recorded_calls()
     if request["wait_at"]:
         wait_at(*request["wait_at"])
     exec(request["before"], {})
+    columns = os.get_terminal_size(1).columns
+    for other in request["also_at"]:
+        run_elsewhere(request["folder"], other)
+    os.chdir(request["folder"])
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("4H", os.get_terminal_size(1).lines, columns, 0, 0))
     code = None
     try:
-        tiltproof.cli.main()
-    except SystemExit as end:
-        code = end.code or 0
+        code = run_program()
     finally:
         Path(request["calls"]).write_text(json.dumps(sorted(calls)))
         sys.stdout.flush()

@@ -1,8 +1,9 @@
-"""Every command at a terminal of 80 columns, and every live display: output, ending, and Ctrl-C and SIGTERM midway.
+"""Every command at terminals of 60, 80 and 120 columns, and every live display: output, ending, and Ctrl-C and SIGTERM midway.
 
 A command missing from the table fails a test, and so does a call of a live display that no row reaches.
 """
 
+import re
 import signal
 from dataclasses import dataclass, field
 
@@ -34,6 +35,11 @@ whole, rotation = data.load, transforms.Rotation
 data.load = lambda name: tuple(each[:1] for each in whole(name))
 transforms.Rotation = lambda _: rotation(0.1)
 """
+
+
+OTHER_WIDTHS = (60, 120)
+LONG_WORDS = re.compile(r"tiltproof \w+ |^\s*\S+$|^[\[{\"]|\"[:,]")
+"""Lines that the terminal wraps: commands to be copied, a word alone, JSON."""
 
 
 @dataclass(frozen=True)
@@ -197,14 +203,20 @@ def test_a_live_display_cannot_hide(tmp_path):
 def test_at_a_terminal(row, terminals, tiltproof, digits):
     if row.needs:
         assert tiltproof(*row.needs, "--quiet").exit_code == 0
-    seen = terminals.run(*row.arguments, folder=digits, before=row.before)
-    assert seen.code == 0, seen.text
-    assert "Traceback" not in seen.text
-    for words in row.seen:
-        assert words in seen.text
+    seen = terminals.run(*row.arguments, folder=digits, before=row.before, also_at=OTHER_WIDTHS)
+    for columns, shown in {COLUMNS: seen, **seen.others}.items():
+        assert shown.code == 0, shown.text
+        assert "Traceback" not in shown.text
+        text = " ".join(shown.text.split())
+        for words in row.seen:
+            assert words in text, (columns, shown.text)
+        assert max(map(len, shown.live_lines), default=0) <= columns
+        too_long = [line for line in shown.lines_after_display if len(line) > columns and not LONG_WORDS.search(line)]
+        assert not too_long, columns
+        assert (HIDE_CURSOR in shown.raw) == bool(row.displays), "a display hides the cursor while it is live"
+        assert shown.raw.count(HIDE_CURSOR) == shown.raw.count(SHOW_CURSOR)
+    assert set(seen.others) == set(OTHER_WIDTHS)
     assert called(seen.calls) == row.displays
-    assert (HIDE_CURSOR in seen.raw) == bool(row.displays), "a display hides the cursor while it is live"
-    assert seen.raw.count(HIDE_CURSOR) == seen.raw.count(SHOW_CURSOR)
     assert seen.lines_after_display or not row.seen
 
 

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from docs_pages import FILE, on_page_markdown
+from docs_pages import MARK
 
 from tests.support.processes import ROOT
 
@@ -24,10 +24,14 @@ class Block:
     reason: str | None
 
 
+def written(page: Path) -> str:
+    """Return a page without files shown whole and the Python reference, which other tests run."""
+    return MARK.sub(lambda mark: "" if mark[1] in ("file", "python") else mark[0], page.read_text(encoding="utf-8"))
+
+
 def blocks(page: Path, *languages: str) -> list[Block]:
-    """Return blocks in some languages, or all: generated parts are filled in, files shown whole are left out."""
-    text = on_page_markdown(FILE.sub("", page.read_text(encoding="utf-8")))
-    found = [Block(match["language"], match["code"], match["reason"]) for match in BLOCK.finditer(text)]
+    """Return the blocks of a page in some languages, or all."""
+    found = [Block(match["language"], match["code"], match["reason"]) for match in BLOCK.finditer(written(page))]
     return [block for block in found if not languages or block.language in languages]
 
 

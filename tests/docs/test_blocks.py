@@ -10,12 +10,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.docs.blocks import PAGES, ROOT, blocks, commands
+from tests.docs.blocks import PAGES, ROOT, blocks, commands, written
 from tests.docs.workspace import IMAGES, make_workspace
 from tiltproof.cli import app
 
 pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="not in a source checkout")
-LANGUAGES = {"python", "console", "json", "toml", "csv", "text"}
+LANGUAGES = {"python", "console", "json", "toml", "csv", "text", "bibtex"}
 REASONS = {
     "installs packages",
     "needs a Keras file",
@@ -43,7 +43,7 @@ def name(page):
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_only_what_can_be_tested_is_shown(page):
     found = blocks(page)
-    assert page.read_text(encoding="utf-8").count("```") <= 2 * len(found), "a block that is not closed or indented"
+    assert written(page).count("```") <= 2 * len(found), "a block that is not closed or indented"
     for block in found:
         assert block.language in LANGUAGES, block.code
         assert block.reason in {None, *REASONS}

@@ -4,9 +4,11 @@ import re
 import runpy
 from pathlib import Path
 
+import tiltproof
 import tiltproof.checker
 from tests.support.processes import ROOT
 from tiltproof.transforms import LETTERS
+from tiltproof.transforms.interpolation import INTERPOLATIONS
 from tiltproof.verify.branch_and_bound import PRECISE_FROM
 
 DOCS = ROOT / "docs"
@@ -21,6 +23,11 @@ def page(name):
 def test_from_which_halving_on_bounds_are_float64():
     found = re.findall(r"boxes (?:that were )?halved (\w+) times", page("what-is-certified.md"))
     assert found == [NUMBERS[PRECISE_FROM]]
+
+
+def test_the_citation_names_the_version_that_is_cited():
+    (version,) = re.findall(r"version = \{(\S+)\}", page("faq.md"))
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_the_page_of_constructs_is_current():
@@ -49,5 +56,11 @@ def test_the_comparison_knows_every_transformation():
     (row,) = re.findall(r"\| tiltproof \| deterministic \|.*?\| yes \| yes \|", page("comparison.md"))
     assert all(word in row for word in words.values())
     missing = page("comparison.md").split("What others have and tiltproof does not")[1]
-    for word in ("hue", "saturation", "blur", "perspective", "Perspective"):
+    for word in ("hue", "saturation", "blur", "perspective", "Perspective", "camera", "noise", "interpolation"):
         assert word not in missing
+
+
+def test_what_the_comparison_says_is_here_is_here():
+    adds = page("comparison.md").split("What tiltproof adds")[1].split("## What others have")[0]
+    assert all(name in adds for name in INTERPOLATIONS)
+    assert str(tiltproof.parse("R(2), Linf(0.01)")) == "R(2), Linf(0.01)"

@@ -1,4 +1,4 @@
-"""The site builds without a warning, its generated parts are complete, and its plots and tables match the code."""
+"""The site builds without a warning, its generated parts are complete and current, and its plots and tables match the code."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def page(name):
 
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs", reason="make docs installs it")
-    pytest.importorskip("mkdocstrings")
+    pytest.importorskip("latex2mathml")
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -36,9 +36,12 @@ def test_the_site_builds_without_a_warning(tmp_path):
     for path in PAGES[1:]:
         html = (tmp_path / f"{path.stem}.html").read_text(encoding="utf-8")
         assert "|---" not in html, f"{path.name} has a table that is none"
-        assert "generated: " not in html
         assert 'src="http' not in html, "the site asks nobody else's server"
         assert "fonts.googleapis" not in html
+        assert "$$" not in re.sub(r"<(pre|code)\b.*?</\1>", "", html, flags=re.DOTALL), "a formula that is not typeset"
+        assert 'src="assets/iframe-worker.js"' in html, "the search needs it in a folder, without a server"
+    assert (tmp_path / "search" / "search_index.js").stat().st_size > 100_000
+    assert "<math" in (tmp_path / "proofs.html").read_text(encoding="utf-8")
     reference = (tmp_path / "python.html").read_text(encoding="utf-8")
     for name in tiltproof.__all__:
         if isinstance(getattr(tiltproof, name), ModuleType):
@@ -54,8 +57,15 @@ def test_the_generated_parts_are_complete():
         assert f"### {part.__name__}\n" in docs_pages.transformations()
         assert f"`{letter}`" in docs_pages.letters()
     assert "`conv2d`" in docs_pages.operations()
-    used = {mark for path in PAGES for mark in docs_pages.MARK.findall(path.read_text(encoding="utf-8"))}
+    used = {mark[0] for path in PAGES for mark in docs_pages.MARK.findall(path.read_text(encoding="utf-8"))}
     assert used == set(docs_pages.GENERATED)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_generated_parts_are_current(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.count("<!-- generated: ") == text.count("<!-- end -->") == len(docs_pages.MARK.findall(text))
+    assert docs_pages.filled(text) == text, "run python scripts/docs_pages.py"
 
 
 def test_every_page_and_image_is_used():
@@ -68,8 +78,19 @@ def test_every_page_and_image_is_used():
     assert all(f"](pictures/{name}.svg)" in texts for name in drawn)
 
 
+def test_links_to_files_lead_somewhere():
+    """The site's build looks at Markdown links of the pages below docs/; these are the others."""
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES[1:]):
+        text = path.read_text(encoding="utf-8")
+        links = re.findall(r"(?:src|srcset)=\"([^\"]+)\"", text)
+        links += re.findall(r"\]\(([^)\s]+)\)", text) if path.parent == ROOT else []
+        for link in links:
+            if not link.startswith("https://"):
+                assert (path.parent / link.partition("#")[0]).exists(), (path.name, link)
+
+
 def test_every_example_is_shown():
-    shown = docs_pages.FILE.findall(page("examples"))
+    shown = [mark[1] for mark in docs_pages.MARK.findall(page("examples"))]
     assert sorted(shown) == sorted(f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py"))
 
 

@@ -20,6 +20,7 @@ from tiltproof.cli.inputs import (
     write_json,
 )
 from tiltproof.cli.kept import AllowOption, ForbidOption, KeepChoice, KeepOwnFlag, TopKOption
+from tiltproof.cli.messages import tell
 from tiltproof.cli.options import EFFORT, option
 from tiltproof.cli.tables import print_rows
 
@@ -120,10 +121,10 @@ def _print(summary: dict[str, Any], found: list[dict[str, Any]]) -> None:
         typer.echo(f"({len(rows) - MAX_ROWS} more: see --json)")
     right = "satisfy it untransformed" if "keep" in summary else "correct"
     if "keep" in summary:
-        typer.echo(f"to break: the network {summary['keep']}")
+        tell(f"to break: the network {summary['keep']}")
     counts = (
         "{images:,} images, {correct:,} "
         + right
         + ": {falsified:,} falsified, {unfalsified:,} unfalsified ({seconds:.1f} s)"
     )
-    typer.echo(counts.format(**summary))
+    tell(counts.format(**summary))

@@ -11,6 +11,7 @@ import typer
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import DataChoice, ModelChoice, is_program, notes_of
+from tiltproof.cli.messages import tell
 from tiltproof.cli.options import EFFORT, RARE, option
 from tiltproof.errors import shown
 
@@ -79,12 +80,12 @@ def command(
             report = check_run(folder, network, images, answers, sample=sample, seed=seed, progress=progress)
     except CheckFailed as failure:
         _keep(folder, run_sha256, Checked(False, reason=shown(failure, 200), by=by))
-        typer.echo(f"the certificate does not hold: {failure}", err=True)
+        tell(f"the certificate does not hold: {failure}", err=True)
         raise typer.Exit(DOES_NOT_HOLD) from None
     found = {name: getattr(report, name) for name in (*COUNTS, "seconds", "sampled")}
     _keep(folder, run_sha256, Checked(True, **found, by=by))
     if not quiet:
-        typer.echo(sentence(report))
+        tell(sentence(report))
 
 
 def _keep(folder: Path, run_sha256: str, found: Checked) -> None:
@@ -92,7 +93,7 @@ def _keep(folder: Path, run_sha256: str, found: Checked) -> None:
     from tiltproof.runs.checked import write_checked
 
     if run_sha256 and (problem := write_checked(folder, run_sha256, found)) is not None:
-        typer.echo(f"notice: the result was not kept in the folder: {problem}", err=True)
+        tell(f"notice: the result was not kept in the folder: {problem}", err=True)
 
 
 def task_of(folder: Path) -> str:

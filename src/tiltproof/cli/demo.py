@@ -12,6 +12,7 @@ import typer
 from tiltproof.cli import options
 from tiltproof.cli.display import live_progress
 from tiltproof.cli.inputs import make_folder, write_figure
+from tiltproof.cli.messages import tell
 from tiltproof.cli.options import choice, option
 from tiltproof.cli.tables import print_curve, print_ranges, print_summary
 from tiltproof.errors import InputError
@@ -68,7 +69,7 @@ def _certify_steering(out: Path) -> Path:
     whole_range = Rotation(2)
     model = models.load(STEERING_MODEL)
     frames, angles = data.load(STEERING_DATA)
-    typer.echo(
+    tell(
         f"Proving steering angles of {len(frames)} road frames of {STEERING_DATA} with {STEERING_MODEL} for {whole_range}: "
         "every roll of the camera from -2 to 2 degrees"
     )
@@ -81,7 +82,7 @@ def _certify_steering(out: Path) -> Path:
     print_ranges(certificate.summary())
     widest = max(certificate.results, key=lambda result: result.upper[0] - result.lower[0])
     low, high = (math.degrees(end) for end in (widest.lower[0], widest.upper[0]))
-    typer.echo(f"widest range: frame {widest.image}, from {low:.2f} to {high:.2f} degrees of the steering wheel")
+    tell(f"widest range: frame {widest.image}, from {low:.2f} to {high:.2f} degrees of the steering wheel")
 
     drawn = range(0, len(frames), math.ceil(len(frames) / DRAWN))
     needles = [
@@ -90,7 +91,7 @@ def _certify_steering(out: Path) -> Path:
     ]
     figure = steering_plot(frames[list(drawn)].numpy(), needles, f"Steering angles proved for {whole_range}")
     write_figure(out / "steering.png", figure)
-    typer.echo(f"steering angles and their proved ranges: {out / 'steering.png'}")
+    tell(f"steering angles and their proved ranges: {out / 'steering.png'}")
     return write_report(out / "run", model, frames, angles, out=out / REPORT, details=DETAILS)
 
 
@@ -108,7 +109,7 @@ def _certify_digits(out: Path) -> Path:
     whole_range, small_box = Rotation(30), Rotation(10, 11)
     model = models.load(MODEL)
     images, labels = data.load(DATA)
-    typer.echo(
+    tell(
         f"Certifying {len(images)} digits of {DATA} with {MODEL} for {whole_range}: every angle from -30 to 30 degrees"
     )
     with live_progress(len(images)) as progress:

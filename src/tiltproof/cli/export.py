@@ -22,6 +22,7 @@ from tiltproof.cli.inputs import (
     without_none,
     write_atomically,
 )
+from tiltproof.cli.messages import tell
 from tiltproof.cli.options import EFFORT, PROBLEM, RARE, RESULTS, argument, choice, flag, option
 from tiltproof.errors import InputError
 from tiltproof.names import PROPERTY_SECONDS
@@ -148,7 +149,7 @@ def command(
             common |= {"splits": parse_splits(splits) or 1, "numbers": numbers, "method": method or "hull"}
             written = export_vnnlib(network, some, labels, chosen, out, **common)
     if not quiet:
-        typer.echo(sentence(written))
+        tell(sentence(written))
 
 
 def sentence(written: VnnlibFolder) -> str:
@@ -214,7 +215,7 @@ def _results(
     unconfirmed = len(open_to_confirm(run)) if network is None else 0
     if unconfirmed and not quiet:
         which = "1 misclassified image is" if unconfirmed == 1 else f"{unconfirmed:,} misclassified images are"
-        typer.echo(
+        tell(
             f"notice: {which} exported as unknown: give --model and --data to confirm that the answer is wrong",
             err=True,
         )

@@ -10,6 +10,7 @@ import typer
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import STDOUT, DataChoice, ModelChoice, check_text_file, parse_shape, write_json
+from tiltproof.cli.messages import tell
 from tiltproof.cli.options import PROBLEM, option
 from tiltproof.cli.tables import print_lines, print_rows
 from tiltproof.errors import InputError, UnsupportedOperation
@@ -116,16 +117,16 @@ def _print_inspection(found: Inspection) -> None:
     columns = {"layer": "left", "kind": "left", "shape": "left", "parameters": "right"}
     columns |= {"row sums": "right", "spectral": "right", "rounding": "right"}
     print_rows(columns, map(_row, found.layers))
-    typer.echo("row sums, spectral: growth of bounds and of the network, log10; rounding: in float64, of this image")
-    typer.echo(f"images {_size(found.shape)}; {found.parameters:,} parameters; every operation has a rule")
+    tell("row sums, spectral: growth of bounds and of the network, log10; rounding: in float64, of this image")
+    tell(f"images {_size(found.shape)}; {found.parameters:,} parameters; every operation has a rule")
     if found.layout:
         typer.echo(f"read: {found.layout}")
     if found.head:
-        typer.echo(f"taken off the end: {', '.join(found.head)}; what is certified is which score is largest")
+        tell(f"taken off the end: {', '.join(found.head)}; what is certified is which score is largest")
     for rounding in found.rounding:
-        typer.echo(_rounding(rounding))
+        tell(_rounding(rounding))
     if found.cost is not None:
-        typer.echo(_cost(found.cost))
+        tell(_cost(found.cost))
 
 
 def _row(layer: Layer) -> tuple[str, ...]:

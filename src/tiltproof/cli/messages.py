@@ -28,6 +28,13 @@ def say(kind: str, text: str, error: BaseException | None = None) -> None:
     typer.echo("\n".join([typer.style(kind, fg="red", bold=True) + first[len(kind) :], *rest]), err=True)
 
 
+def tell(text: str, err: bool = False) -> None:
+    """Print a sentence; a terminal gets it broken between words."""
+    if (sys.stderr if err else sys.stdout).isatty():
+        text = "\n".join(wrapped(text, "", max(LEAST_WIDTH, shutil.get_terminal_size().columns)))
+    typer.echo(text, err=err)
+
+
 def message_lines(error: InputError, width: int, kind: str = "error") -> list[str]:
     """Return the lines of a message.
 

@@ -9,12 +9,15 @@ import dataclasses
 import functools
 import json
 import math
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import typer
 
 from tiltproof.cli import options
+from tiltproof.cli.messages import tell
 from tiltproof.cli.options import flag
 from tiltproof.models.cards import PAPER_ROWS, SOURCE, Card, PaperRow, RegressionCard, models
 
@@ -83,7 +86,9 @@ def command(
         typer.echo("\n" * k, nl=False)
         for line in lines:
             typer.secho(line, bold=None if line.startswith(INDENT) else True)
-        typer.echo(f"\n{legend}")
+        typer.echo()
+        for line in legend.splitlines():
+            tell(line)
     if details:
         from tiltproof.models import load
         from tiltproof.runs.manifest import TENSORS, WEIGHTS_FILE, weights_digest
@@ -151,6 +156,8 @@ def _paper_cells(row: PaperRow) -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    texts = [f"{cell:<{width}}" for cell, width in zip(cells[:TEXTS], widths, strict=False)]
+    """All columns, or at a narrow terminal all but the network's."""
+    narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < sum(widths) + len(widths)
+    texts = [f"{cell:<{width}}" for cell, width in zip(cells[: 1 if narrow else TEXTS], widths, strict=False)]
     numbers = [f"{cell:>{width}}" for cell, width in zip(cells[TEXTS:], widths[TEXTS:], strict=True)]
     return " ".join(texts + numbers)

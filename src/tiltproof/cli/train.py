@@ -13,6 +13,7 @@ import typer
 
 from tiltproof.cli import options
 from tiltproof.cli.display import Line, LogLine, kept_after_interruption, live_line
+from tiltproof.cli.messages import tell
 from tiltproof.cli.options import EFFORT, PROBLEM, RESULTS, argument, flag, option
 from tiltproof.errors import InputError
 from tiltproof.names import SIGNED_LABELS
@@ -146,10 +147,10 @@ def command(
                 certify_every=certify_every,
             )
     except TrainingFailed as failure:
-        typer.echo(f"training failed: {failure}", err=True)
+        tell(f"training failed: {failure}", err=True)
         raise typer.Exit(DIVERGED) from None
     if not silent:
-        typer.echo(sentence(result))
+        tell(sentence(result))
         task = " --task regression" if chosen.data.name in SIGNED_LABELS else ""
         root = "" if data_root is None else f" --data-root {data_root}"
         model = folder / "model.safetensors"
