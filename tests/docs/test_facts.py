@@ -7,8 +7,8 @@ from pathlib import Path
 import tiltproof
 import tiltproof.checker
 from tests.support.processes import ROOT
+from tiltproof.names import INTERPOLATIONS
 from tiltproof.transforms import LETTERS
-from tiltproof.transforms.interpolation import INTERPOLATIONS
 from tiltproof.verify.branch_and_bound import PRECISE_FROM
 
 DOCS = ROOT / "docs"

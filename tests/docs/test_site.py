@@ -13,7 +13,7 @@ import pytest
 import tiltproof
 from tests.docs.blocks import PAGES, ROOT
 from tiltproof.cli.app import COMMANDS
-from tiltproof.models import models
+from tiltproof.models import Card, models
 from tiltproof.transforms import LETTERS
 
 pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="not in a source checkout")
@@ -117,7 +117,7 @@ def taken_apart(svg):
 
 @pytest.mark.parametrize("path", ["README.md", "docs/benchmarks.md"])
 def test_the_tables_of_trained_networks_agree_with_their_cards(path):
-    cards = {card.name: card for card in models()}
+    cards = {card.name: card for card in models() if isinstance(card, Card)}
     lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     named = [row for row in rows if row[0] in cards and row[1] == cards[row[0]].transform]
