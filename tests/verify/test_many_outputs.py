@@ -76,7 +76,7 @@ def test_bounds_hold_where_time_ran_out_between_outputs(monkeypatch):
     bounds = prover.RangeProver.bound
     made = []
 
-    def noted(self, rows, low, high, _until=None):
+    def noted(self, rows, low, high, _until=None, _network=None):
         full, part = bounds(self, rows, low, high), bounds(self, rows, low, high, next(calls) + 2.5)
         made.append((full.bound, part.bound, bounds(self, rows, low, high, 0.0).bound))
         return full
