@@ -6,8 +6,8 @@ DIR holds resnet20-cifar10.safetensors. Deeper networks of the same growth are m
 stage, of which all after the third repeat the trained ones. Their outputs mean nothing; how their layers magnify roundings is that of a
 trained network, and their means and variances are those of the sample images. Prints, for each: the product of the layers' norms, branches
 added; the margin; how far float64's roundings let the bound reach below it; and whether boxes of no width are abandoned, because
-roundings alone make too many kinks (the bound is then that without symbols). Then, for those that need them, the same with columns in
-pairs of floats, and for boxes of several widths at 0.7 degrees: how far the bound lies below the margin in the middle, and CPU seconds.
+roundings alone make too many kinks (the bound is then that without symbols). Then, for those that need them, with columns in pairs of
+floats, for boxes of several widths at 0.7 degrees: how far the bound lies below the margin in the middle, and CPU seconds.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tests.support.very_deep import very_deep
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.centered import ONE
 from tiltproof.enclosures.fixed import Fixed, Unsupported
-from tiltproof.enclosures.pair_form import PairForm
+from tiltproof.enclosures.pair_form import PairForm, with_errors
 from tiltproof.enclosures.pairs import Pair, product_of_slices, slice_bits, sliced, summed, times, two_product, two_sum
 from tiltproof.network import read_network
 from tiltproof.network.pair_constants import constants_of
@@ -242,6 +242,23 @@ def test_relu_rounds_only_where_it_has_a_kink():
             x = (value(head) * weights).sum(0) + exact(radius) * signs[2]
             rest = abs(np.where(x > 0, x, 0) - (value(found.head) * weights).sum(0))
             assert (rest <= exact(found.tail.radius) + exact(found.tail.slopes.abs().sum(0))).all()
+
+
+def test_whole_forms_and_errors_keep_everything():
+    head = Pair(draw(3, 1, 40), draw(3, 1, 40, seed=1) * 2.0**-54)
+    tail = AffineForm(
+        draw(2, 1, 40, seed=2) * torch.tensor([0.0, 1.0], dtype=torch.float64).view(2, 1, 1),
+        draw(1, 40, seed=3).abs() * 2.0**-60,
+    )
+    tail.with_ball(torch.tensor([2.0**-60], dtype=torch.float64))
+    whole, lows = PairForm(head, tail).whole(), abs(exact(head.low)).sum(0)
+    assert (exact(whole.radius) >= lows + exact(tail.radius)).all()
+    assert exact(whole.ball.square())[0] >= (lows**2).sum()
+    assert torch.equal(whole.stack, torch.cat([head.high, tail.slopes]))
+    errors = draw(1, 40, seed=4).abs()
+    found = with_errors(tail, errors)
+    assert (exact(found.radius) >= exact(tail.radius) + exact(errors)).all()
+    assert float(found.ball) >= float(errors.norm()) + float(tail.ball)
 
 
 def test_unknown_operations_take_whole_forms(small):
