@@ -159,7 +159,7 @@ Padding = Annotated[
 ]
 Interpolation = Annotated[
     str | None,
-    choice("Between pixels: bilinear (default), nearest or bicubic.", RARE, *INTERPOLATIONS),
+    choice("bilinear (default), nearest or bicubic.", RARE, *INTERPOLATIONS),
 ]
 Architecture = Annotated[
     str | None,
