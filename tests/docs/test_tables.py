@@ -67,6 +67,20 @@ def test_the_rows_of_the_board_can_be_right():
         tiltproof.parse(row["transform"])
 
 
+def test_the_board_has_the_runs_that_it_names():
+    rows = json.loads((docs_tables.RESULTS / "board.json").read_text(encoding="utf-8"))
+    folders = [read_finished(path) for path in sorted((docs_tables.RESULTS / "runs").iterdir())]
+    runs = {run.digest: run for run in folders}
+    assert {row["run"] for row in rows if row["run"]} == set(runs)
+    for row in (row for row in rows if row["run"]):
+        summary = runs[row["run"]].summary
+        assert all(
+            row[key] == summary[key]
+            for key in ("images", "correct", "certified", "unfalsified", "unknown", "transform")
+        )
+        assert row["weights"] == runs[row["run"]].claim["weights_sha256"]
+
+
 def test_a_run_folder_becomes_a_row(tmp_path, monkeypatch):
     board = runpy.run_path(str(ROOT / "benchmarks" / "board.py"))
     model = tiltproof.models.load("mnist-r30")
