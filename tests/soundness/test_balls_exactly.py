@@ -18,6 +18,8 @@ def test_no_claim_is_refuted():
     assert not tally.violation
     assert min(tally.degrees[1:]) > 20
     assert tally.symbols > 150
+    assert tally.windows > 8
+    assert tally.cuts > 20
 
 
 @pytest.mark.slow

@@ -83,7 +83,11 @@ class Prover:
         self.quadratic = True  # benchmarks switch it off to compare
         self.cost = CostModel.of(inputs, self.networks[self.dtype])
         self.deep: DeepProver | None = None
-        if method == "affine" and is_deep(self.networks[torch.float64]) and DeepProver.suits(self.transform):
+        if (
+            method == "affine"
+            and is_deep(self.networks[torch.float64], perhaps=True)
+            and DeepProver.suits(self.transform)
+        ):
             self.deep = DeepProver(self.images64, self.labels, self.transform)
             self.cost = replace(self.cost, most_boxes=DEEP_BOXES)
         self.pixel_symbols, self.together = 0, 1
