@@ -142,9 +142,9 @@ class DeepPass:
             if 0 < room <= count:
                 return False
             windows = {key: each.scaled(relu.slope[0]) for key, each in windows.items()}
-            if count and len(form.shape) == 4 and len(form) == 1 and form.shape[2:].numel() >= self.window_pixels:
+            if count and len(form) == 1 and self._suits_windows(form.shape):
                 fresh = self._fresh(count)
-                found = Windows.of_entries(relu.values[0], relu.index[0], form.shape[1:], fresh)
+                found = Windows.of_entries(relu.values[0], relu.index[0], torch.Size(form.shape[1:]), fresh)
                 windows[int(fresh[0])] = found
             elif count:
                 form, numbers = with_columns(relu), torch.cat([numbers, self._fresh(count)])
@@ -162,6 +162,9 @@ class DeepPass:
             form = form.with_magnitude(magnitude)
         self._keep(operation.name, form, numbers, windows)
         return True
+
+    def _suits_windows(self, shape: torch.Size) -> bool:
+        return len(shape) == 4 and shape[2] * shape[3] >= self.window_pixels
 
     def _keep(self, name: str, form: AffineForm, numbers: Tensor, windows: dict[int, Windows]) -> None:
         form.quadratic = self.quadratic and numbers[:2].tolist() == [0, 1]

@@ -17,7 +17,7 @@ from tiltproof.verify.prover import EagerPolicy
 from tiltproof.verify.state import Tiling
 
 Grid = tuple[int, ...]
-START, PAIRS = 8, 4
+START, PAIRS = 8, 3
 """Number of the first grid tried (256 boxes), and the pairs tried on each."""
 OVERHEAD = 16.0
 """What a box takes besides its columns, in columns."""
@@ -68,7 +68,7 @@ class DeepTrials:
             grid += 1
         if self.cost(grid, cut) == math.inf:
             cut = len(self.cuts) - 1
-        for down, back in ((-1, 0), (0, -1), (-1, 0), (0, 1)):
+        for down, back in ((-2, 0), (-1, 0), (0, -1), (0, 1)):
             while (
                 grid + down >= 0
                 and 0 <= cut + back < len(self.cuts)
