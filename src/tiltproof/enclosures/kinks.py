@@ -79,7 +79,8 @@ def relu_with_kinks(form: AffineForm, most: int, negligible: float = 0.0) -> Kin
         where = tuple(index[better] for index in found.where)
         planes = found.form.stack[:, 0, better] / 2
         planes[:3] += torch.stack([found.shift, found.tilt, found.curvature])[:, better]
-        stack[(slice(None), *where)] = planes
+        for plane, numbers in zip(stack, planes, strict=True):
+            plane[where] = numbers
         slope, half, size = slope.clone(), half.clone(), size.clone()
         slope[where], half[where] = 0.5, found.rest[better]
         # its own roundings are in the rest; the errors' are relative to this

@@ -53,9 +53,7 @@ class DeepTrials:
         if (grid, cut) not in self.known:
             self.deep.cut = self.cuts[cut]
             found = self.deep.bound(*some_boxes(self.pilots, self.grids[grid]), self.network)
-            # a margin that is no larger in the middle of a box stays open, however small the box
-            proved = (found.bound > 0) | (found.bound > found.center / 2)
-            share = float((proved | (found.center <= 0)).double().mean())
+            share = float((found.bound > 0).double().mean())
             each = float(found.columns.mean()) + OVERHEAD
             halves = math.inf if share < 0.5 else 2 * each * (1 - share)
             self.known[grid, cut] = math.prod(self.grids[grid]) * (each + halves)
