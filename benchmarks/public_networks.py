@@ -1,14 +1,15 @@
 """Certify networks that others published, as they are on disk: what loads, and the verdicts of the first images.
 
-    python benchmarks/public_networks.py --networks DIR --data-root DIR [--images 10] [--seconds 20] [--rows NAME ...] [--json FILE]
+    python benchmarks/public_networks.py --networks DIR --data-root DIR [--images 10] [--seconds 20] [--rows NAME ...]
+        [--transform TRANSFORM] [--json FILE]
     python benchmarks/public_networks.py --networks DIR --data-root DIR --deepg [--json FILE]
 
 DIR of --networks holds the files: of VNN-COMP, MLPerf Tiny, DeepG and others. The images
 are the first test images of MNIST or CIFAR-10; a network for other images takes these resized, and must keep its own prediction on them.
 Of the two networks of integers and signs every 8-bit picture is evaluated (--semantics uint8), whatever it takes.
-Prints one line per file: verdicts of R(1) (the ViT: R(0.2)), the boxes bounded and the seconds of reading and certifying; or why a file is
-refused. A network that is no classifier of such images is read and not certified. --json keeps everything, row by row; rows of an
-earlier run stay in the file, so that a table can be made in parts.
+Prints one line per file: verdicts of R(1) (the ViT: R(0.2)), the boxes bounded and the seconds of reading and certifying, wall and CPU;
+or why a file is refused. A network that is no classifier of such images is read and not certified. --json keeps everything, row by row;
+rows of an earlier run stay in the file, so that a table can be made in parts.
 
 --deepg: DeepG's networks under DeepG's transformations on its images, the first 100 of each test set, with the default budget, beside the
 shares that DeepG certified (Balunovic et al., NeurIPS 2019).
@@ -113,7 +114,7 @@ def problem(row: Row, model: nn.Module, data_root: str, count: int) -> tuple[nn.
 
 def measured(row: Row, networks: Path, data_root: str, count: int, seconds: float | None) -> dict[str, Any]:
     """What became of one file."""
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     try:
         read = load_as_program if row.semantics == "uint8" else tiltproof.models.load
         model = read(str(networks / row.file), **row.options)
@@ -136,7 +137,7 @@ def measured(row: Row, networks: Path, data_root: str, count: int, seconds: floa
             }
     except InputError as error:
         result = {"reads": False, "refused": str(error)}
-    return result | {"seconds": time.perf_counter() - began}
+    return result | {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - worked}
 
 
 def line(name: str, result: dict[str, Any]) -> str:
@@ -150,7 +151,9 @@ def line(name: str, result: dict[str, Any]) -> str:
     else:
         text = "reads"
     deepg = result.get("deepg_certified_percent")
-    return f"{name:28} {text} ({result['seconds']:.1f} s)" + (f"; DeepG: {deepg:g} certified" if deepg else "")
+    return f"{name:28} {text} ({result['seconds']:.1f} s, CPU {result['cpu_seconds']:.1f} s)" + (
+        f"; DeepG: {deepg:g} certified" if deepg else ""
+    )
 
 
 def keep(file: Path, name: str, result: dict[str, Any]) -> None:
@@ -168,13 +171,16 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=20.0, help="per image")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS), metavar="NAME")
+    parser.add_argument("--transform", help="instead of R(1)")
     parser.add_argument("--deepg", action="store_true", help="the same-network table")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results: dict[str, Any] = {}
     count, seconds = (100, None) if options.deepg else (options.images, options.seconds)
     for name in DEEPG if options.deepg else options.rows:
-        row = replace(ROWS[name], transform=DEEPG[name][0]) if options.deepg else ROWS[name]
+        row = ROWS[name]
+        transform = DEEPG[name][0] if options.deepg else options.transform
+        row = row if transform is None else replace(row, transform=transform)
         results[name] = measured(row, options.networks, options.data_root, count, seconds)
         if options.deepg:
             results[name]["deepg_certified_percent"] = DEEPG[name][1]

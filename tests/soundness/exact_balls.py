@@ -24,8 +24,9 @@ from tests.soundness.network_fuzz import Rng, batch_norm, conv, flat, linear, re
 from tests.support.oracle import transformed
 from tests.support.polynomial_check import Batch, chebyshev, random_batch
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.network import Network, margins
-from tiltproof.network.deep import DeepPass
+from tiltproof.network import Network, margins, refine_between
+from tiltproof.network.deep import DeepPass, cuts
+from tiltproof.network.windows import Windows
 
 ROWS, MEMBERS, IMAGES = 4, 5, 8
 F64 = torch.float64
@@ -40,13 +41,18 @@ class Watched(DeepPass):
 
     def __init__(self, network: Network, ball: Tensor | None, **options: Any) -> None:
         super().__init__(network, **options)
-        self.ball, self.seen = ball, {}
+        self.ball, self.seen, self.widest = ball, {}, 0
 
-    def _keep(self, name: str, form: AffineForm, numbers: Tensor) -> None:
+    def _keep(self, name: str, form: AffineForm, numbers: Tensor, windows: dict[int, Windows]) -> None:
         if name == self.network.input and self.ball is not None:
             form = form.with_ball(self.ball)
-        self.seen[name] = form, numbers.tolist()
-        super()._keep(name, form, numbers)
+        super()._keep(name, form, numbers, windows)
+        # with whole columns, which the pass goes on without
+        kept = self.forms[name], self.numbers[name], dict(self.windows[name])
+        self.widest = max(self.widest, *(each.values[0, 0].numel() for each in kept[2].values()), 0)
+        self._whole(name)
+        self.seen[name] = self.forms[name], self.numbers[name].tolist()
+        self.forms[name], self.numbers[name], self.windows[name] = kept
 
 
 @dataclass
@@ -58,10 +64,12 @@ class Case:
     symbols: int  # of the input's radii, at most
     options: dict[str, Any]
     labels: Tensor
+    quadratic: bool = False
+    cut: bool = False
 
 
-def blocks(rng: Rng, shape: tuple[int, int, int]) -> list[Layer]:
-    """Three to six blocks, then a linear layer."""
+def blocks(rng: Rng, shape: tuple[int, int, int], residual: bool = False) -> list[Layer]:
+    """Three to six blocks, then a linear layer; ``residual``: mostly convolutions and sums of branches."""
     layers, at, kind = [], "x", ("plain", "plain", "cancelling", "equal")
     channels, height, width = shape
 
@@ -76,7 +84,7 @@ def blocks(rng: Rng, shape: tuple[int, int, int]) -> list[Layer]:
         return str(kind[rng.integers(len(kind))])
 
     for _ in range(rng.integers(3, 7)):
-        which = rng.integers(9)
+        which = rng.integers(4 if residual and rng.random() < 0.8 else 9)
         if which <= 2:
             side = [int(rng.integers(1, min(3, n) + 1)) for n in (height, width)]
             stride = [int(rng.integers(1, 3)) for _ in side]
@@ -126,21 +134,25 @@ def blocks(rng: Rng, shape: tuple[int, int, int]) -> list[Layer]:
 
 
 def draw(rng: Rng) -> Case:
-    shape = (int(rng.integers(1, 3)), int(rng.integers(2, 5)), int(rng.integers(2, 5)))
-    layers, full = blocks(rng, shape), (ROWS, *shape)
+    alone = rng.random() < 0.5  # one row has windows
+    shape = (int(rng.integers(1, 3)), *(int(n) for n in rng.integers(2 + 3 * alone, 5 + 4 * alone, 2)))
+    layers, full = blocks(rng, shape, alone), (1 if alone else ROWS, *shape)
     degree = int(rng.integers(1, 5))
-    spread = 10.0 ** rng.uniform(-8, 0)
+    spread = 10.0 ** rng.uniform(-2 if alone else -8, 0)
     stack = rng.normal(size=(1 + degree, *full))
     for k in range(1, 1 + degree):
         stack[k] *= spread**k if rng.random() < 0.7 else spread
     radius = abs(rng.normal(size=full)) * (rng.random(full) < 0.7) * spread * 10.0 ** rng.uniform(-9, 0)
     symbols, ball = (int(rng.integers(0, 4)), None) if rng.random() < 0.5 else (0, None)
     if not symbols:
-        lengths = np.sqrt((radius**2).reshape(ROWS, -1).sum(1))
-        ball = torch.from_numpy(lengths * 10.0 ** rng.uniform(-1.5, 0.1, ROWS))
-    options = {"tolerance": 10.0 ** rng.uniform(-12, 2)} | ({"most_symbols": 9} if rng.random() < 0.2 else {})
-    labels = torch.from_numpy(rng.integers(0, 3, ROWS))
-    return Case(layers, torch.from_numpy(stack), torch.from_numpy(radius), ball, symbols, options, labels)
+        lengths = np.sqrt((radius**2).reshape(len(radius), -1).sum(1))
+        ball = torch.from_numpy(lengths * 10.0 ** rng.uniform(-1.5, 0.1, len(radius)))
+    options = {"tolerance": 10.0 ** rng.uniform(-12, -3 if alone else 2), "window_pixels": int(rng.integers(1, 9))}
+    options |= {"most_symbols": 9} if rng.random() < 0.2 else {}
+    labels = torch.from_numpy(rng.integers(0, 3, len(radius)))
+    quadratic, cut = degree > 1 and rng.random() < 0.5, rng.random() < 0.5
+    stack, radius = torch.from_numpy(stack), torch.from_numpy(radius)
+    return Case(layers, stack, radius, ball, symbols, options, labels, quadratic, cut)
 
 
 def members(rng: Rng, case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -149,14 +161,17 @@ def members(rng: Rng, case: Case) -> tuple[np.ndarray, np.ndarray]:
     t = np.concatenate([[-1.0, 1.0], rng.integers(-64, 65, MEMBERS - 2) / 64])
     polynomial = np.array([[float(each) for each in chebyshev(Fraction(x), degree)] for x in t])
     e = np.where(
-        rng.random((rows, MEMBERS, 1)) < 0.5, polynomial[None], rng.choice([-1.0, 1.0], (rows, MEMBERS, degree))
+        (rng.random((rows, MEMBERS, 1)) < 0.5) | case.quadratic,
+        polynomial[None],
+        rng.choice([-1.0, 1.0], (rows, MEMBERS, degree)),
     )
     direction = rng.normal(size=(rows, MEMBERS, *shape)) * 10.0 ** rng.uniform(-2, 2, (rows, MEMBERS, *shape))
     slope = gradients(rng, case)
     for s in range(0, MEMBERS, 2):  # towards the least or the largest of a margin
         sign = rng.choice([-1.0, 1.0], rows)
         along = (slope[None] * case.stack[1:].numpy()).reshape(degree, rows, -1).sum(2).T
-        e[:, s] = np.where(along * sign[:, None] > 0, 1.0, -1.0)
+        if not case.quadratic:
+            e[:, s] = np.where(along * sign[:, None] > 0, 1.0, -1.0)
         direction[:, s] = slope * sign.reshape(-1, *[1] * len(shape))
     radius = case.radius.numpy()[:, None]
     rest = np.where(rng.random((rows, MEMBERS, *[1] * len(shape))) < 0.5, np.sign(direction) * radius, 0.0)
@@ -238,13 +253,18 @@ def taken(rest: Rational, plane: np.ndarray, count: int) -> np.ndarray:
     return found
 
 
-def check(case: Case, rng: Rng) -> tuple[str, int]:
-    """What is wrong, or nothing, and how many symbols the network's operations made."""
+def check(case: Case, rng: Rng) -> tuple[str, int, bool, bool]:
+    """What is wrong, or nothing; how many symbols the network's operations made, and whether any had wide windows, and whether a
+    backward pass was checked."""
     network = read(case.layers, tuple(case.radius.shape[1:])).network_as(F64)
-    walk = Watched(network, case.ball, **case.options)
+    places = cuts(network) if case.cut else []
+    cut = places[rng.integers(len(places))] if places else None
+    walk, degree = Watched(network, case.ball, cut=cut, **case.options), len(case.stack) - 1
     with torch.no_grad():
-        forms = walk.run(AffineForm(case.stack.clone(), case.radius.clone()), case.symbols)
+        pixels = AffineForm(case.stack.clone(), case.radius.clone(), quadratic=case.quadratic)
+        forms = walk.run(pixels, case.symbols, degree)
         margin = None if forms is None else margins(network, forms, case.labels)
+        back = None if forms is None or cut is None else backward(network, forms, case.labels, cut)
     e, rest = members(rng, case)
     count = e.shape[1]
     x = rows_of(case.stack[0], count) + Rational.of(rest.reshape(len(case.radius) * count, -1))
@@ -258,19 +278,33 @@ def check(case: Case, rng: Rng) -> tuple[str, int]:
         if "/" not in name and name in values:
             found = check_form(form, numbers, known, values[name], name)
             if found:
-                return found, 0
+                return found, 0, False, False
     made = walk.next_number - e.shape[2]
     if margin is None:
-        return "", made
+        return "", made, walk.widest > 1, False
     own = case.labels.numpy().repeat(count)
     y = values["y"]
     gaps = Rational(np.take_along_axis(y.ints, own[:, None], 1) - y.ints, y.exp, y.den)
     margin.ball = torch.full((len(margin),), 1e300, dtype=F64)
     found = check_form(margin, walk.seen[walk.wanted][1], known, gaps, "margins")
     if found:
-        return found, 0
+        return found, 0, False, False
+    if back is not None:
+        low, true = least_exponent(rows_of(back, count), gaps)
+        if (low > true).any():
+            return f"margins: below the bounds of a backward pass from {cut}", made, False, False
     low, high, true = least_exponent(rows_of(margin.lower, count), rows_of(margin.upper, count), gaps)
-    return ("margins: outside of the ends" if (low > true).any() or (true > high).any() else ""), made
+    wrong = "margins: outside of the ends" if (low > true).any() or (true > high).any() else ""
+    return wrong, made, walk.widest > 1, back is not None
+
+
+def backward(network: Network, forms: dict[str, AffineForm], labels: Tensor, cut: str) -> Tensor:
+    """Lower bounds of all margins [P, 3] by backward passes that end at the cut, with every form behind it."""
+    rows, classes = (
+        each.flatten() for each in torch.meshgrid(torch.arange(len(labels)), torch.arange(3), indexing="ij")
+    )
+    found, _ = refine_between(network, forms, rows, labels[rows], classes, None, False, source=cut)
+    return found.view(-1, 3)
 
 
 def images(rng: Rng) -> tuple[str, int]:
@@ -306,6 +340,10 @@ class Tally:
     forms: int = 0
     images: int = 0
     symbols: int = 0
+    windows: int = 0
+    """Cases with windows of more than one pixel."""
+    cuts: int = 0
+    """Cases with bounds by a backward pass from a cut."""
     degrees: list[int] = field(default_factory=lambda: [0] * 5)
     violation: str = ""
 
@@ -321,9 +359,10 @@ def campaign(cases: int, seed: int) -> Tally:
         rng = np.random.default_rng([seed, number])
         if number % 20:
             case = draw(rng)
-            found, made = check(case, rng)
-            tally.forms, tally.symbols = tally.forms + ROWS, tally.symbols + made
-            tally.degrees[len(case.stack) - 1] += ROWS
+            found, made, wide, went_back = check(case, rng)
+            tally.forms, tally.symbols = tally.forms + len(case.radius), tally.symbols + made
+            tally.windows, tally.cuts = tally.windows + wide, tally.cuts + went_back
+            tally.degrees[len(case.stack) - 1] += len(case.radius)
         else:
             found, count = images(rng)
             tally.images += count

@@ -58,6 +58,7 @@ KEPT, CHECKER_KEPT = "soundness/test_keep.py", "checker/test_kept.py"
 BALLS, DEEP_BOUNDS = "soundness/test_balls.py", "network/deep.py"
 EXACT_BALLS = "soundness/test_balls_exactly.py"
 CHECKER_DEEP, SPECTRAL, TWICE = "checker/deep.py", "checker/spectral.py", "checker/test_deep.py"
+WINDOWS, WINDOWED = "network/windows.py", "network/test_windows.py"
 NORMS_OF_LAYERS, KINKS = "network/operator_norms.py", "enclosures/kinks.py"
 FLOAT_PAIRS, PAIR_FORMS, PAIR_PASS = "enclosures/pairs.py", "enclosures/pair_form.py", "network/pair_pass.py"
 IN_PAIRS, IN_DIGITS = "soundness/test_pairs.py", "checker/test_long_forms.py"
@@ -1724,7 +1725,7 @@ MUTATIONS = [
     Mutation("ball: roundings of a sum", "enclosures/affine_form.py",
              "return form.with_magnitude(magnitude).with_ball(added_lengths(ball, row_length(errors), self.unit))",
              "return form.with_magnitude(magnitude).with_ball(ball)", "sums round", (EXACT_BALLS,)),
-    Mutation("kink: a symbol too many dropped", KINKS, "kept = flat.scatter(1, index, 0.0).view(form.shape)",
+    Mutation("kink: a symbol too many dropped", KINKS, "kept = flat.scatter(1, index, 0.0).view(form.shape) if values.shape[1] else half",
              "kept = torch.zeros_like(half)", "kinks without a symbol join the radius", (BALLS,)),
     Mutation("pixels: a symbol merged without a radius", KINKS, "radius = radius.scatter(1, index, SMALLEST[radius.dtype])",
              "radius = torch.full_like(radius, SMALLEST[radius.dtype])", "radii without a symbol stay", (BALLS,)),
@@ -1733,6 +1734,29 @@ MUTATIONS = [
     Mutation("symbols: numbered twice", DEEP_BOUNDS, "        self.next_number += count\n"
     "        return torch.arange(self.next_number - count, self.next_number)",
              "        self.next_number = count\n        return torch.arange(self.next_number)", "each kink is another one", (BALLS,)),
+    Mutation("kink: half of a parabola's rest", KINKS, "slope[where], half[where] = 0.5, found.rest[better]",
+             "slope[where], half[where] = 0.5, found.rest[better] / 2", "the symbol stands for all that is left", (EXACT_BALLS,)),
+    Mutation("windows: values beyond the image", WINDOWS, "result.values = torch.where(inside.unsqueeze(1), values, 0.0)", "pass",
+             "the padding is zero in the next layer too", (WINDOWED,)),
+    Mutation("windows: a pixel aside", WINDOWS, "offsets.append(begin - (first * s - p) + s)",
+             "offsets.append(begin - (first * s - p) + s - 1)", "the window begins where the kernel says", (WINDOWED,)),
+    Mutation("windows: an output short", WINDOWS, "counts.append((n + k - 2) // s + 1)", "counts.append((n + k - 2) // s)",
+             "the last output that reads the window", (WINDOWED,)),
+    Mutation("windows: the sign of a branch", WINDOWS, "for part, factor in ((self, 1), (other, sign)):",
+             "for part, factor in ((self, 1), (other, 1)):", "a difference subtracts columns", (WINDOWED,)),
+    Mutation("windows: padding", WINDOWS, "return Windows(self.values, self.top + down, self.left + right, self.numbers)",
+             "return Windows(self.values, self.top + down, self.left, self.numbers)", "columns on the left move too", (WINDOWED,)),
+    Mutation("windows: unknown to ranges", DEEP_BOUNDS, "    total = sizes_of(windows, form)\n",
+             "    total = 0 * sizes_of(windows, form)\n",
+             "symbols in windows widen the ranges of ReLU", (EXACT_BALLS,)),
+    Mutation("cut: radius", DEEP_BOUNDS, "radius = widen(form.radius + extra, 0.0, 2, unit)", "radius = form.radius",
+             "symbols that end are left over", (EXACT_BALLS,)),
+    Mutation("cut: ball", DEEP_BOUNDS, "with_ball(added_lengths(ball, row_length(extra), unit))", "with_ball(ball)",
+             "their length too", (EXACT_BALLS,)),
+    Mutation("cut: another branch goes around it", DEEP_BOUNDS, "not any(before & set(each.inputs) for each in later)", "True",
+             "a margin depends on both branches", (EXACT_BALLS,)),
+    Mutation("backward: the ball without the norm", "network/backward.py", "row_norm(a) * form.ball * MORE", "form.ball * MORE",
+             "|a . x| <= |a| |x|", (WINDOWED,)),
     Mutation("average: its column sums", POOLING, "math.sqrt(float(rows.max()) * float(columns.max())) * slack",
              "float(columns.max()) * slack", "the root of the product of both", (BALLS,)),
     Mutation("concatenation: the longest alone", "network/ops/linear.py", "balls.square().sum(0).sqrt()", "balls.amax(0)",

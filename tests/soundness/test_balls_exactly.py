@@ -17,7 +17,9 @@ def test_no_claim_is_refuted():
     tally = campaign(400, seed=0)
     assert not tally.violation
     assert min(tally.degrees[1:]) > 20
-    assert tally.symbols > 150
+    assert tally.symbols > 400
+    assert tally.windows > 8
+    assert tally.cuts > 20
 
 
 @pytest.mark.slow
@@ -25,7 +27,8 @@ def test_no_claim_is_refuted_in_twenty_thousand_cases():
     tally = campaign(20_000, seed=1)
     assert not tally.violation
     assert tally.cases >= 20_000
-    assert tally.symbols > 5_000
+    assert tally.symbols > 20_000
+    assert min(tally.windows, tally.cuts) > 300
 
 
 def test_what_a_sum_rounds_is_left_over():

@@ -12,7 +12,7 @@ from tests.soundness.slivers import all_slivers
 from tests.support.small_networks import settle
 from tiltproof.network import deep, graph, is_deep
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
-from tiltproof.verify import batch
+from tiltproof.verify import batch, deep_plan
 from tiltproof.verify.deep_prover import DeepProver
 from tiltproof.verify.inputs import check_inputs
 from tiltproof.verify.options import Settings, search_for
@@ -106,7 +106,7 @@ def test_which_networks_it_is_for(monkeypatch):
         assert Prover(inputs, "hull").deep is None
         assert not DeepProver.suits(tiltproof.parse("R(1), Sc(1)"))
         assert not is_deep(inputs.network_as(torch.float64, "float32"))
-    monkeypatch.setattr(batch, "plain_bounds_suffice", lambda _: False)
+    monkeypatch.setattr(deep_plan, "plain_bounds_suffice", lambda *_: False)
     certificate = tiltproof.certify(model, images, labels, "R(0.5)")
     assert all(str(verdict) in ("certified", "falsified") for verdict in certificate.verdicts)
     monkeypatch.undo()
@@ -162,7 +162,7 @@ def test_a_sliver_in_twenty_layers_is_never_certified(monkeypatch, sliver):
     """A counterexample in a small part of the range, which the attack does not find."""
     transform, model, image = sliver.build()
     monkeypatch.setattr(graph, "DEEP", -9.0)
-    monkeypatch.setattr(batch, "plain_bounds_suffice", lambda _: False)
+    monkeypatch.setattr(deep_plan, "plain_bounds_suffice", lambda *_: False)
     model, bounded = deepened(model), []
     bound = DeepProver.bound
     monkeypatch.setattr(DeepProver, "bound", lambda *arguments: bounded.append(0) or bound(*arguments))

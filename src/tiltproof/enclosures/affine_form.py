@@ -378,7 +378,10 @@ class GatheredForm(AffineForm):
 
 
 def _rows(values: Tensor, rows: Tensor, dim: int = 0) -> Tensor:
-    """Gather rows: by index_select, which is fast on a CPU; by brackets where they have to keep channels last in memory."""
+    """Gather rows: a view of a single one, which is not copied; else by index_select, which is fast on a CPU, or by brackets where they
+    have to keep channels last in memory."""
+    if values.shape[dim] == 1 and not launch_bound(values):
+        return values.expand(*values.shape[:dim], len(rows), *values.shape[dim + 1 :])
     if launch_bound(values) or not values.is_contiguous():
         return values[(slice(None),) * dim + (rows,)]
     return values.index_select(dim, rows)

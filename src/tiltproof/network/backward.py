@@ -77,10 +77,13 @@ class BackwardPass:
         error: Tensor,
         enough: float | None,
         shared: bool,
+        source: str | None = None,
     ) -> None:
+        """``source``: the operation at which the pass ends, that all later ones read the image through; by default the input."""
         self.network, self.forms, self.coefficients = network, forms, coefficients
         self.constant, self.error, self.enough = constant, error, enough
-        start = forms[network.input]
+        self.source = network.input if source is None else source
+        start = forms[self.source]
         self.unit, self.with_scores = start.unit, shared and start.symbols > 1 and not start.quadratic
         self.quadratic = start.quadratic and start.symbols > 1
         self.best = torch.full_like(constant, -torch.inf)
@@ -102,6 +105,8 @@ class BackwardPass:
         whole = max(1, sum(operation.products for operation in operations))
         expensive = [operation.name for operation in operations if REGISTRY[operation.kind].expensive]
         for operation in reversed(operations):
+            if operation.name == self.source:
+                break
             if operation.name in self.coefficients:
                 done += operation.products
                 self.step(operation)
@@ -110,14 +115,14 @@ class BackwardPass:
                     self._drop_proved(self.enough)
                     if shallow or not len(self.active):
                         break
-        if self.network.input in self.coefficients and len(self.active):
-            bound, by_symbol = self._concretize(self.network.input)
+        if self.source in self.coefficients and len(self.active):
+            bound, by_symbol = self._concretize(self.source)
             if self.enough is None:
                 self.best = bound
             else:
                 self.best[self.active] = better(self.best[self.active], bound)
             if self.with_scores:
-                start, a = self.forms[self.network.input], self.coefficients[self.network.input]
+                start, a = self.forms[self.source], self.coefficients[self.source]
                 self.shares += by_symbol.T + relaxation_shares(a, start, None)
             shares[self.active] = self.shares
         if cost is not None:
@@ -179,6 +184,8 @@ class BackwardPass:
         """Concretize the coefficients of one operation with its form: the bounds, and what each symbol takes from them."""
         a, form = self.coefficients[name], self.forms[name]
         planes, spread, crossed = concretized(a, form)
+        if form.ball is not None:  # |a . x| <= |a|_2 |x|_2; `row_norm` rounds as `MORE` says
+            spread = torch.minimum(spread, row_norm(a) * form.ball * MORE)
         by_symbol = planes[1:]
         bound, error = self.constant + planes[0] - spread, self.error
         if self.quadratic:
@@ -189,7 +196,9 @@ class BackwardPass:
         by_symbol = by_symbol.abs()
         bound = bound - by_symbol.sum(0)
         if self.unit:
-            error = torch.add(error, crossed, alpha=backward_gamma(9, row_size(a), self.unit))
+            # the sum over symbols rounds as often as there are some; a few are among the nine
+            count = 9 + max(0, form.symbols - 4)
+            error = torch.add(error, crossed, alpha=backward_gamma(count, row_size(a), self.unit))
             # One FLOOR per step covers its underflows as long as no sum of |x| exceeds `largest_sum`; beyond that, the whole error, which
             # includes every FLOOR, is scaled by the ratio.
             error = error.add_(self.steps * FLOOR[a.dtype])
@@ -247,8 +256,15 @@ def concretized(a: Tensor, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
     return sums, dot(a.abs(), form.radius), crossed
 
 
+MANY_PLANES = 16
+"""Planes beyond which those that all rows share are multiplied as a matrix."""
+
+
 def _sums(a: Tensor, planes: Tensor) -> Tensor:
-    """`dot` of a with each of the planes [K, Q, ...], float64 [K, Q]: one by one on a CPU."""
+    """`dot` of a with each of the planes [K, Q, ...], float64 [K, Q]: one by one on a CPU, or as a matrix product where there are many and
+    all rows share them."""
+    if len(planes) > MANY_PLANES and planes.shape[1] > 0 and planes.stride(1) == 0 and planes.dtype == torch.float64:
+        return planes[:, 0].flatten(1) @ a.flatten(1).T
     if launch_bound(a):
         return (a * planes).sum(tuple(range(2, planes.ndim)), dtype=torch.float64)
     return (
@@ -287,9 +303,11 @@ def refine_between(
     shared: bool = True,
     cost: BackwardCost | None = None,
     shallow: bool = False,
+    source: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The same for f_own - f_other, two classes [Q] for each of the boxes ``pairs`` [Q], none of them negative."""
-    start = forms[network.input]
+    """The same for f_own - f_other, two classes [Q] for each of the boxes ``pairs`` [Q], none of them negative; ``source`` as in
+    `BackwardPass`."""
+    start = forms[network.input if source is None else source]
     unit, device = start.unit, start.like.device
     if unit:
         network.require_proof()
@@ -322,7 +340,7 @@ def refine_between(
         error += torch.where(size < OVERFLOW, size * theirs, torch.inf)
         if last.vanishing:  # weights of either output that are flushed to zero
             error += 4 * UNDERFLOW * reachable.sum(1, dtype=torch.float64)
-    backward = BackwardPass(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared)
+    backward = BackwardPass(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared, source)
     backward.account_underflow(a, [last.inputs[0]])
     return backward.run(network.operations[:-1], cost, shallow)
 

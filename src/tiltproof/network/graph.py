@@ -286,7 +286,9 @@ def _shift(scale: Operation, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 DEEP = 15.0
-"""`growth_of_radii` from which on `network.deep` is worth its cost. The bundled networks have 5 to 8, a ResNet-20 has 25."""
+"""`growth_of_radii` from which on radii alone decide nothing, not even at a point. The bundled networks have 5 to 8, a ResNet-20 has 25."""
+PERHAPS_DEEP = 10.0
+"""The same from which on `network.deep` may cost less than plain bounds."""
 
 
 @torch.no_grad()
@@ -317,8 +319,9 @@ def _row_sums(operation: Operation) -> float:
 
 
 @torch.no_grad()
-def is_deep(network: Network) -> bool:
-    """Whether `network.deep` is made for this network: deep, of real numbers, with ReLUs."""
+def is_deep(network: Network, perhaps: bool = False) -> bool:
+    """Whether `network.deep` is made for this network: deep, of real numbers, with ReLUs; or whether it may be worth its cost."""
     if network.evaluation or not network.operations or not all(each.inputs for each in network.operations):
         return False
-    return any(each.kind == "relu" for each in network.operations) and growth_of_radii(network) >= DEEP
+    least = min(DEEP, PERHAPS_DEEP) if perhaps else DEEP
+    return any(each.kind == "relu" for each in network.operations) and growth_of_radii(network) >= least

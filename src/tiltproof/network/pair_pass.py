@@ -57,8 +57,8 @@ class PairPass(DeepPass):
         tail = AffineForm(tail.stack, tail.radius + SMALLEST[tail.radius.dtype], tail.unit)
         tail = with_symbols(tail, input_symbols, self.negligible[self.network.input])
         self.heads[self.network.input] = bounds.head
-        self._keep(self.network.input, tail, self._fresh(tail.symbols))
-        if not self._walk():
+        self._keep(self.network.input, tail, self._fresh(tail.symbols), {})
+        if self._walk() is None:
             return None
         return {self.wanted: PairForm(self.heads[self.wanted], self.forms[self.wanted]).whole()}
 
@@ -84,7 +84,8 @@ class PairPass(DeepPass):
                 numbers = self._fresh(result.tail.symbols)
         tail = result.tail
         self.heads[operation.name] = result.head
-        self._keep(operation.name, tail.with_ball(row_length(tail.radius) if tail.ball is None else tail.ball), numbers)
+        tail = tail.with_ball(row_length(tail.radius) if tail.ball is None else tail.ball)
+        self._keep(operation.name, tail, numbers, {})
         return True
 
 

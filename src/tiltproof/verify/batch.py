@@ -26,12 +26,11 @@ from tiltproof.verify.branch_and_bound import (
     PilotRuns,
     backward_pays,
     candidate_grids,
-    deep_grid,
-    plain_bounds_suffice,
     precision_pays,
     sensitivity,
     starting_grid,
 )
+from tiltproof.verify.deep_plan import deep_plan
 from tiltproof.verify.eight_bit_search import eight_bit_search
 from tiltproof.verify.inner_range import OutputSampler
 from tiltproof.verify.inputs import Inputs
@@ -210,14 +209,18 @@ class Job:
             prover.take_for_shallow()
         policy = BackwardPolicy.on(inputs.images.device)
         pilots = PilotRuns(prover, policy, rows, pairs, self.seed, transform)
-        # deep networks: the label's margin alone
-        if prover.deep is not None and (self.rule is not None or (len(pilots.rows) and plain_bounds_suffice(pilots))):
-            prover.take_for_shallow()
+        if prover.deep is not None:
+            plan = None
+            if self.rule is None and len(pilots.rows):  # deep networks: the label's margin alone
+                plan = deep_plan(pilots, self.settings.search.max_boxes)
+            if plan is None:
+                prover.take_for_shallow()
+            else:
+                prover.deep.cut, pilots.deep_grid = plan.cut, plan.grid
         return pilots
 
     def _chosen_grid(self, pilots: PilotRuns) -> Grid:
-        choose = starting_grid if pilots.prover.deep is None else deep_grid
-        return choose(pilots, self.settings.search.max_boxes)
+        return pilots.deep_grid or starting_grid(pilots, self.settings.search.max_boxes)
 
     def _radii(self, inputs: Inputs, pieces: Grid | None, pairs: AdaptiveBatchSize) -> tuple[RadiusSearch, Grid | None]:
         """Attack along rays; return the search outward, and into how many pieces boxes are cut before they are bounded."""

@@ -22,7 +22,7 @@ from tiltproof.pixels.coordinates import coordinates, symbols
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.transforms import Spatial, Transform
 from tiltproof.verify.options import Limits
-from tiltproof.verify.prover import WORTHWHILE, BackwardPolicy, EagerPolicy, Prover
+from tiltproof.verify.prover import WORTHWHILE, BackwardPolicy, Prover
 from tiltproof.verify.results import Reason
 from tiltproof.verify.spec import Spec
 from tiltproof.verify.state import Frontier, Pairs, Search, SearchState, Tiling, copied
@@ -220,12 +220,6 @@ MIDDLE, HOPELESS = 4, 0.1
 """Number of the first grid tried (16 boxes); proved share below which no coarser one is tried."""
 AROUND = (0, 1, -1, 2, -2, 3)
 """Grids around the middle that are tried in one step where that takes hardly longer; most networks need no others."""
-DEEP_START, DEEP_PILOTS = 8, 3
-"""Deep networks: number of the first grid tried, and the pairs tried on each."""
-FINE = 10
-"""Networks that seem deep: number of grids up to that on which forms without balls are tried (512 boxes)."""
-DEEP_COLUMNS = 256
-"""Deep networks: most columns of a box on average, counted as in `DeepPass.columns`."""
 FINEST = 1e-4
 """How far a box of the finest grid tried moves pixel values."""
 PIXEL_CONTRAST = 0.2
@@ -295,6 +289,8 @@ class PilotRuns:
         self.transform = transform or prover.transform
         self.pairs = max(min(FEWEST_PAIRS, 8 * batch.size), min(MOST_PAIRS, batch.size // 16))
         self.known: dict[tuple[tuple[int, ...], torch.dtype], PilotRun] = {}
+        self.deep_grid: tuple[int, ...] | None = None
+        """The grid for `Prover.deep`, where it takes part (`deep_plan`)."""
 
     def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> PilotRun:
         """Run a grid once; all grids are tried on the same images."""
@@ -376,58 +372,6 @@ def starting_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
         more, other, _ = pilots.cheapest(grids, torch.float64)
         grid = other if more < cost else grid
     return grid
-
-
-def plain_bounds_suffice(pilots: PilotRuns) -> bool:
-    """Return whether forms without balls, with backward passes, prove most of a few random boxes of a fine grid.
-
-    They are then far cheaper than a pass with a symbol for every kink, however fast radii might grow.
-    """
-    prover, (images, low, high) = pilots.prover, _some_boxes(pilots, _deep_grids(pilots, 2**30)[:FINE][-1])
-    deep, prover.deep = prover.deep, None
-    try:
-        bound = prover.bound(images, low, high, EagerPolicy.on(images.device), torch.float64).bound
-    finally:
-        prover.deep = deep
-    return int((bound > 0).sum()) * 2 > len(bound)
-
-
-def deep_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
-    """Return the grid for a deep network: the coarsest with at most `DEEP_COLUMNS` columns a box, found on a few random pairs.
-
-    The number of kinks grows in proportion to a box's width, so that the work for the whole range hardly depends on it; the columns that
-    every box has are a small share of that many. A grid is too coarse if boxes are abandoned, or if bounds are far below the margins.
-    """
-    prover, deep = pilots.prover, pilots.prover.deep
-    assert deep is not None
-    grids = _deep_grids(pilots, budget_boxes)
-    too_coarse, best, k = -1, len(grids) - 1, min(DEEP_START, len(grids) - 1)
-    while k > too_coarse and k <= best:
-        found = deep.bound(*_some_boxes(pilots, grids[k]), prover.networks[torch.float64])
-        close = found.bound > found.center / 2  # false for a box that was abandoned
-        columns = float(found.columns.mean())
-        if int(close.sum()) * 2 <= len(close) or columns > DEEP_COLUMNS:
-            too_coarse, k = k, min(k + 1, best)
-        else:
-            best, k = k, max(k - max(1, int(math.log2(DEEP_COLUMNS / columns))), too_coarse + 1)
-            if best == k:
-                break
-    return grids[best]
-
-
-def _deep_grids(pilots: PilotRuns, budget_boxes: int) -> list[tuple[int, ...]]:
-    prover = pilots.prover
-    effect = sensitivity(pilots.transform, *prover.images64.shape[-2:])
-    return candidate_grids(effect, max(1, min(4096, budget_boxes // 2)))
-
-
-def _some_boxes(pilots: PilotRuns, grid: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random images, and both ends of a random box of the grid for each."""
-    tiling, generator = Tiling(pilots.transform, grid), torch.Generator().manual_seed(pilots.seed)
-    boxes, device = tiling.first(), pilots.prover.labels.device
-    images = pilots.rows[torch.randint(len(pilots.rows), (DEEP_PILOTS,), generator=generator)]
-    low, high = tiling.bounds(boxes[torch.randint(len(boxes), (DEEP_PILOTS,), generator=generator)])
-    return images.to(device), low.to(device), high.to(device)
 
 
 def precision_pays(pilots: PilotRuns, grid: tuple[int, ...]) -> bool:

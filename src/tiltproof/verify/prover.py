@@ -85,7 +85,11 @@ class Prover:
         self.eight_bits = False  # whether bounds are those of pixels rounded to 8 bits
         self.cost = CostModel.of(inputs, self.networks[self.dtype])
         self.deep: DeepProver | None = None
-        if method == "affine" and is_deep(self.networks[torch.float64]) and DeepProver.suits(self.transform):
+        if (
+            method == "affine"
+            and is_deep(self.networks[torch.float64], perhaps=True)
+            and DeepProver.suits(self.transform)
+        ):
             self.deep = DeepProver(self.images64, self.labels, self.transform)
             self.cost = replace(self.cost, most_boxes=DEEP_BOXES)
         self.backward = True
