@@ -113,20 +113,22 @@ def test_which_networks_it_is_for(monkeypatch):
     assert tiltproof.certify(model, images, labels, "R(0.5)").verdicts == certificate.verdicts
 
 
-@pytest.mark.parametrize("margin", [1.0, -1.0])
-def test_networks_that_plain_bounds_prove_are_not_deep(monkeypatch, margin):
+@pytest.mark.parametrize("suffice", [True, False])
+def test_networks_that_plain_bounds_prove_are_not_deep(monkeypatch, suffice):
     """Whatever their row sums: a last layer whose biases alone decide."""
+    if not suffice:
+        monkeypatch.setattr(deep_plan, "plain_bounds_suffice", lambda *_: False)
     model, images = network(2).float(), torch.rand(2, 1, 10, 10)
     with torch.no_grad():
         model[-1].weight.mul_(1e-3)
-        model[-1].bias.copy_(torch.tensor([margin, 0.0, 0.0]))
+        model[-1].bias.copy_(torch.tensor([1.0, 0.0, 0.0]))
     monkeypatch.setattr(graph, "DEEP", -9.0)
     job = batch.Job(Settings(), 0)
     with tiltproof.network.proof_arithmetic(images.device):
         inputs = check_inputs(model, images, torch.zeros(2).long(), "R(0.5)")
         spec, _, pilots, _ = job._attacked(inputs, None, AdaptiveBatchSize(8))
-    assert (spec.prover.deep is None) == (margin > 0)
-    assert len(pilots.rows) == (2 if margin > 0 else 0)
+    assert (spec.prover.deep is None) == suffice
+    assert len(pilots.rows) == 2
 
 
 @pytest.mark.usefixtures("in_proof")
