@@ -153,6 +153,8 @@ def test_relu_of_digits():
         center = draw(1, 1, 40, seed=seed)
         head = torch.stack([center, *(draw(1, 1, 40, seed=seed + k) * 0.1 for k in range(1, 5))])
         radius = draw(1, 40, seed=seed + 9).abs() * 1e-3
+        if seed == 3:  # what is left over decides about the sign: no kink gets a symbol
+            center, head = center * 1e-3, head * torch.tensor([1e-3, *[1e-6] * 4]).view(-1, 1, 1, 1)
         tail = deep.DeepForm(torch.stack([torch.zeros_like(radius), radius]), 99.0, torch.arange(0), [4])
         x = LongForm.join(tail, digits.of_floats(head[:, 0]))
         found = with_kinks(x)
