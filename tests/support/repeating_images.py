@@ -26,9 +26,11 @@ def repeating(kind: str, height: int = 5, width: int = 6, seed: int = 0) -> torc
         image = image[:, :, :1].expand(-1, -1, width)
     elif kind == "constant":
         image = torch.full_like(image, 200.0)
+    elif kind == "checkers":
+        image = ((torch.arange(height)[:, None] + torch.arange(width)) % 2 * 200.0).double()[None]
     elif kind == "gray":
         image = image.expand(3, -1, -1)
     return (image.clamp(0, 255).round() / 255).contiguous()
 
 
-KINDS = ["random", "point", "mirrors", "edge", "stripes", "constant", "gray"]
+KINDS = ["random", "point", "mirrors", "edge", "stripes", "constant", "checkers", "gray"]

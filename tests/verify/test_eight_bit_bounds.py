@@ -17,7 +17,8 @@ from tiltproof.network import proof_arithmetic
 from tiltproof.pixels.chosen import ChosenPixels
 from tiltproof.program import Program
 from tiltproof.verify import eight_bit_bounds
-from tiltproof.verify.eight_bit_bounds import PictureBounds
+from tiltproof.verify.eight_bit_bounds import PictureBounds, Pieces
+from tiltproof.verify.eight_bits import Enumeration
 from tiltproof.verify.inputs import check_kept
 from tiltproof.verify.program import is_plain
 
@@ -202,3 +203,23 @@ def test_alike_pixels_share_a_choice():
     pixels = ChosenPixels(image, tiltproof.parse("Tu(1)"))
     assert len({*pixels.alike(0.2, 0.21, torch.arange(64), torch.zeros(64, dtype=torch.int64))}) <= 4
     assert len(enumerated(image.float(), "Tu(1)")) < 4 * 255
+
+
+def test_halves_of_pieces_share_their_end():
+    low, high = torch.tensor([0.0, 1.0]).double(), torch.tensor([1.0, 3.0]).double()
+    halves = Pieces.open(low, high, torch.arange(2)).halves()
+    assert torch.equal(halves.low, torch.tensor([0.0, 1.0, 0.5, 2.0]).double())
+    assert torch.equal(halves.high, torch.tensor([0.5, 2.0, 1.0, 3.0]).double())
+    assert halves.root.tolist() == [0, 1, 0, 1]
+    assert bool((halves.bound == -torch.inf).all())
+
+
+@pytest.mark.parametrize(("bound", "holds"), [(-1.0, False), (0.1, False), (math.nan, False), (0.3, True)])
+def test_a_box_that_cannot_be_halved_needs_a_bound_above_the_tolerance(bound, holds):
+    image = ((torch.arange(30) * 13 % 251 + 0.5).double() / 255).view(1, 5, 6)
+    pixels = ChosenPixels(image, tiltproof.parse("R(0.001)"))
+    ends = torch.tensor([-0.001]).double(), torch.tensor([0.001]).double()
+    margins, bounds = (lambda some: torch.ones(len(some)).double()), (lambda low, _: torch.full_like(low, bound))
+    found = Enumeration(pixels, margins, 0.2, -0.001, 0.001, bounds).run(*ends)
+    assert found.holds is holds
+    assert float(found.least[0]) == bound if holds else found.reason == "ties"
