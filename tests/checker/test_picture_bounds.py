@@ -31,7 +31,9 @@ def test_rounded_pixels_are_in_their_form_with_ties_either_way():
     steps = torch.arange(511).double() / 510
     for radius in (2.0**-50, 1e-4, 1e-3, 4e-3, 0.1):
         slopes = torch.full_like(steps, radius / 2)
-        form = rounded_pixels(Form(torch.stack([steps - slopes, slopes, torch.full_like(steps, 2.0**-50)]).view(3, 511, 1, 1, 1)))
+        form = rounded_pixels(
+            Form(torch.stack([steps - slopes, slopes, torch.full_like(steps, 2.0**-50)]).view(3, 511, 1, 1, 1))
+        )
         center, slope, room = (row.flatten().tolist() for row in form.rows)  # the pixel is at the end of its symbol
         for k, pixel in enumerate(steps.tolist()):
             exact = Fraction(pixel)

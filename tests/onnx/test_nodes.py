@@ -243,6 +243,7 @@ SUPPORTED = {
         [conv(), node("GroupNormalization", "conv", "g", "h", num_groups=2, epsilon=0.01)], 48,
         {**CONV, "g": random(4), "h": random(4, seed=5)}, opset=21,
     ),
+    "Sum": lambda: with_head([conv(), node("Relu", "conv"), node("Sum", "conv", "my_relu", "conv")], 48, CONV),
     "MaxPool": lambda: with_head([node("MaxPool", "images", kernel_shape=[2, 2])], 40),
     "MaxPool pads": lambda: with_head(
         [node("MaxPool", "images", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])], 18

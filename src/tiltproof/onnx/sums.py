@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tiltproof.onnx.arithmetic import BINARY
 from tiltproof.onnx.attention import product
 from tiltproof.onnx.curves import length, log_sum_exp
 from tiltproof.onnx.module import Draft, Image, Value
@@ -284,3 +285,15 @@ def write_conv_transpose2d(draft: GraphDraft, operation: Operation, inputs: list
         output_padding=extra,
         group=window.groups,
     )
+
+
+@reads("Sum")
+def sum_of_several(draft: Draft, node: Node, values: list[Value | None]) -> Image:
+    """Branches of one shape, two by two."""
+    node.count(1, 64)
+    result, *others = (image(node, value) for value in values)
+    for other in others:
+        if other.shape != result.shape:
+            raise node.refusal(f"joins branches of shapes {list(result.shape)} and {list(other.shape)}")
+        result = draft.add(node, BINARY["Add"], (result, other))
+    return result
