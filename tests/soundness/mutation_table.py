@@ -1708,6 +1708,8 @@ MUTATIONS = [
              "for part, factor in ((self, 1), (other, 1)):", "a difference subtracts columns", (WINDOWED,)),
     Mutation("windows: padding", WINDOWS, "return Windows(self.values, self.top + down, self.left + right, self.numbers)",
              "return Windows(self.values, self.top + down, self.left, self.numbers)", "columns on the left move too", (WINDOWED,)),
+    Mutation("windows: in images without new ones", DEEP_BOUNDS, "if not (suits and each.small(form.shape))", "if not each.small(form.shape)",
+             "columns of new kinks would stand behind the sums of windows", (WINDOWED,)),
     Mutation("windows: unknown to ranges", DEEP_BOUNDS, "    total = sizes_of(windows, form)\n",
              "    total = 0 * sizes_of(windows, form)\n",
              "symbols in windows widen the ranges of ReLU", (EXACT_BALLS,)),
