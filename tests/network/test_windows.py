@@ -115,6 +115,9 @@ def test_a_pass_with_windows_gives_the_same_form(seed):
     assert torch.allclose(wide[0].upper, narrow[0].upper, rtol=0, atol=1e-10)
     assert wide[2].next_number == narrow[2].next_number > 10
     assert narrow[2].columns < wide[2].columns
+    first_only = bound(window_pixels=150)  # behind a stride images are smaller
+    assert torch.allclose(wide[0].lower, first_only[0].lower, rtol=0, atol=1e-10)
+    assert wide[2].next_number == first_only[2].next_number
     places = cuts(network)
     assert len(places) >= 2
     classes, row = torch.arange(3), torch.zeros(3, dtype=torch.int64)

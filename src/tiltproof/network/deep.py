@@ -191,7 +191,8 @@ class DeepPass:
     def _keep(self, name: str, form: AffineForm, numbers: Tensor, windows: dict[int, Windows]) -> None:
         form.quadratic = self.quadratic and numbers[:2].tolist() == [0, 1]
         self.forms[name], self.numbers[name], self.windows[name] = form, numbers, windows
-        for key in [key for key, each in windows.items() if not each.small(form.shape)]:
+        suits = self._suits_windows(form.shape)  # where new kinks get no windows, there are none
+        for key in [key for key, each in windows.items() if not (suits and each.small(form.shape))]:
             self._whole(name, key)
 
     def _count(self, operation: Operation, columns: int, windows: dict[int, Windows]) -> None:

@@ -209,10 +209,9 @@ class Job:
             prover.take_for_shallow()
         policy = BackwardPolicy.on(inputs.images.device)
         pilots = PilotRuns(prover, policy, rows, pairs, self.seed, transform)
-        if prover.deep is not None:
-            plan = None
-            if self.rule is None and len(pilots.rows):  # deep networks: the label's margin alone
-                plan = deep_plan(pilots, self.settings.search.max_boxes)
+        if prover.deep is not None and (self.rule is not None or len(pilots.rows)):
+            # deep networks: the label's margin alone
+            plan = None if self.rule is not None else deep_plan(pilots, self.settings.search.max_boxes)
             if plan is None:
                 prover.take_for_shallow()
             else:
