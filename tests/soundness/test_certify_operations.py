@@ -15,7 +15,7 @@ from tests.soundness.forms import in_float64
 from tests.support.cases import letters_of
 from tests.support.oracle import transformed
 from tests.support.planted import plant
-from tests.support.small_networks import SUPPORTED, Function, build
+from tests.support.small_networks import SUPPORTED, Function, build, in_turn
 from tiltproof import Attack, BranchAndBound, InputError, Verdict, certify, parse
 
 TEXTS = ("R(4)", "Tu(0.4), B(0.05)", "B(0.04), Sc(5); padding=border")
@@ -74,11 +74,7 @@ def test_wrong_by_a_hair_is_never_certified(name):
             assert certificate.margins[0] <= after.min() + 1e-9
 
 
-HALF = [pytest.param(name, marks=pytest.mark.slow if k % 2 else []) for k, name in enumerate(NAMES)]
-"""Every second operation, the others at length: all of them are certified above, where a wrong rule would prove what is wrong."""
-
-
-@pytest.mark.parametrize("name", HALF)
+@pytest.mark.parametrize("name", in_turn(NAMES, 0, 3))
 def test_right_by_a_little_is_proved_with_an_honest_margin(name):
     """The margin stays above a tenth of its own variation; a proved bound lies below every sampled margin."""
     transform = parse(TEXTS[(1 + sum(map(ord, name))) % len(TEXTS)])

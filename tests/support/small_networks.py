@@ -7,11 +7,13 @@ these tests iterates over `SUPPORTED`. A new operation needs an entry here (an e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
+import pytest
 import torch
 import torch.nn.functional as F
+from _pytest.mark import ParameterSet
 from torch import nn
 
 from tests.support.blocks_of_families import FAMILIES
@@ -630,6 +632,11 @@ NOT_WRITTEN = {"conv transpose, far padding", "requantized", "rounded", "whole n
 """Networks that cannot be written as ONNX."""
 NOT_READ = {"falling leaky relu"}
 """Networks that can be written as ONNX and not be read again."""
+
+
+def in_turn(names: Iterable[str], part: int, of: int) -> list[ParameterSet]:
+    """All names as parameters of a test, of which the short form takes those of one part: sweeps share the networks among them."""
+    return [pytest.param(name, marks=[] if k % of == part else pytest.mark.slow) for k, name in enumerate(names)]
 
 
 def build(maker: Callable[[], nn.Module], seed: int) -> nn.Module:
