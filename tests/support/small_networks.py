@@ -13,7 +13,6 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from _pytest.mark import ParameterSet
 from torch import nn
 
 from tests.support.blocks_of_families import FAMILIES
@@ -634,7 +633,7 @@ NOT_READ = {"falling leaky relu"}
 """Networks that can be written as ONNX and not be read again."""
 
 
-def in_turn(names: Iterable[str], part: int, of: int) -> list[ParameterSet]:
+def in_turn(names: Iterable[str], part: int, of: int) -> list:
     """All names as parameters of a test, of which the short form takes those of one part: sweeps share the networks among them."""
     return [pytest.param(name, marks=[] if k % of == part else pytest.mark.slow) for k, name in enumerate(names)]
 
