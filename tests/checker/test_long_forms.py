@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from fractions import Fraction
 
 import numpy as np
@@ -165,6 +166,31 @@ def test_relu_of_digits():
             assert (rest <= exact(found.rows[1:].abs().sum(0))).all()
         certain = (head[1:].abs().sum(0)[0] + radius + 1e-12) < center[0].abs()
         assert (found.radius[certain] <= radius[certain] * (1 + 1e-10) + 1e-150).all()
+
+
+def test_sums_of_digits_and_floats():
+    """A branch whose digits have been rounded, plus one that has them, in every way to write it."""
+    form = image_of(very_deep(4, 2, seed=3)[1], 0.7, 1e-3)
+    whole = form.whole()
+    for found in (
+        whole + form, form + whole, torch.add(whole, form), torch.add(form, whole), whole.add(form), form.add(whole),
+        operator.iadd(form.whole(), form),
+    ):  # fmt: skip
+        assert type(found) is deep.DeepForm
+        assert torch.equal(found.numbers, whole.numbers)
+        assert torch.equal(found.center, 2 * whole.center)
+        assert (found.slopes - 2 * whole.slopes).abs().max() < 1e-12
+    with pytest.raises(UnsupportedOperation):
+        form += whole
+
+
+def test_a_view_that_was_padded_is_a_view():
+    form = image_of(very_deep(4, 2, seed=3)[1], 0.7, 1e-3)
+    view = form.view(form.shape)
+    assert not nn.functional.pad(view, (1, 1)).viewed
+    for each in (form, view):
+        with pytest.raises(UnsupportedOperation):
+            each.relu_()
 
 
 def test_what_floats_cannot_follow():

@@ -129,6 +129,47 @@ def test_a_pass_with_windows_gives_the_same_form(seed):
         assert (back <= wide[0].upper[0]).all()
 
 
+class Covered(DeepPass):
+    """Magnitudes, which roundings are relative to, cover columns and windows."""
+
+    checked = 0
+
+    def _keep(self, name: str, form: AffineForm, numbers: Tensor, windows: dict[int, Windows]) -> None:
+        super()._keep(name, form, numbers, windows)
+        form, windows = self.forms[name], self.windows[name]
+        if windows and form._magnitude is not None:
+            columns = [form.stack[:, 0], *(each.columns(form.shape[1:]) for each in windows.values())]
+            assert (form.magnitude()[0] >= torch.cat(columns).abs().sum(0) * (1 - 1e-12)).all()
+            self.checked += name.startswith("sub")
+
+
+def test_roundings_of_a_difference_know_the_windows_of_both_branches():
+    model, image = settle(residual(), 0).double(), torch.rand(1, 1, 20, 20).double()
+    walk = Covered(read_network(model, (1, 20, 20), image).network_as(torch.float64), window_pixels=1)
+    assert walk.run(AffineForm(torch.stack([image, torch.randn_like(image) * 0.1]), torch.zeros_like(image)))
+    assert walk.checked
+
+
+@pytest.mark.parametrize("kernel", [(1, 20), (20, 1)])
+def test_a_sum_that_repeats_a_line_repeats_its_windows(kernel):
+    """A kink in one entry of a branch with one column stands in a whole line of the sum."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1),
+        Function(lambda m, x: x + F.relu(m.a(x)), a=nn.Conv2d(2, 2, kernel)), nn.Conv2d(2, 2, 3), nn.ReLU(),
+        nn.Flatten(), nn.Linear(2 * 18 * 18, 3),
+    )  # fmt: skip
+    settle(model, 1).double()
+    image = torch.rand(1, 1, 20, 20).double()
+    network = read_network(model, (1, 20, 20), image).network_as(torch.float64)
+    form = AffineForm(torch.stack([image, torch.randn_like(image)]), torch.zeros_like(image))
+    bounds = []
+    for window_pixels in (1, 10**9):
+        walk = DeepPass(network, window_pixels=window_pixels)
+        bounds.append(margins(network, walk.run(form), torch.tensor([0])))
+        assert walk.next_number > 10
+    assert torch.allclose(bounds[0].lower, bounds[1].lower, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_backward_pass_uses_the_ball(seed):
     """Behind the cut this network is linear: the bounds are what the worst member attains, and never below those by radii alone."""

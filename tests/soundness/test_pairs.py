@@ -94,6 +94,19 @@ def test_products_of_slices_are_exact_but_for_what_is_left_out(terms):
         assert (off + more <= 2.0**-55 * 2.0 ** (2 * spread)).all()
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-200])
+def test_weights_of_which_no_slice_has_a_bit(size):
+    """Layers that are zero, as some are before training, and weights that are lost in cutting."""
+    weight, x = (Pair.of(draw(2, 9, seed=k)) for k in (0, 7))
+    weight = weight.apply(lambda part: part * size)
+    found, off = product_of_slices(
+        *(sliced(each, 20, 4) for each in (weight, x)), 9, lambda _, part, rows: rows @ part.T
+    )
+    result, more = summed(found)
+    assert (abs(value(result) - value(x) @ value(weight).T) <= exact(off + more)).all()
+    assert (off + more < 1e-20).all()
+
+
 def test_rows_that_are_not_finite_or_huge_prove_nothing():
     for number in (torch.inf, torch.nan, 2.0**410):
         x = Pair.of(torch.tensor([[1.0, number]], dtype=torch.float64))

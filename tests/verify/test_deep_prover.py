@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import tiltproof
 from tests.soundness.certificate_check import check_not_certified
 from tests.soundness.slivers import all_slivers
-from tests.support.small_networks import settle
+from tests.support.small_networks import Function, settle
 from tiltproof.network import deep, graph, is_deep
+from tiltproof.network.pair_pass import PairPass
+from tiltproof.pixels.pair_polynomial import pair_form
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify import batch, deep_plan
 from tiltproof.verify.deep_prover import DeepProver
@@ -139,6 +142,26 @@ def test_a_box_with_too_many_kinks_is_given_up():
     form = tiltproof.bound_pixels(images, "R(90)", low=[10.0], high=[20.0])
     with torch.no_grad():
         assert walk.run(form) is None
+
+
+@pytest.mark.usefixtures("in_proof")
+def test_branches_with_too_many_kinks_together():
+    """Each has at most as many as a form may have, their sum more."""
+    model = nn.Sequential(
+        Function(lambda m, x: F.relu(m.a(x)) + F.relu(m.b(x)), a=nn.Conv2d(1, 2, 3), b=nn.Conv2d(1, 2, 3)),
+        nn.ReLU(), nn.Flatten(), nn.Linear(2 * 64, 3),
+    )  # fmt: skip
+    settle(model, 0).double()
+    images, ends = torch.rand(1, 1, 10, 10).double(), [torch.tensor([[each]]).double() for each in (10.0, 11.0)]
+    network = check_inputs(model, images, torch.tensor([0]), "R(90)").network_as(torch.float64)
+    with torch.no_grad():
+        pixels = pair_form(images, torch.tensor([0]), tiltproof.transforms.parse("R(90)"), *ends, symbols=0)
+        for kind, run in ((deep.DeepPass, lambda walk: walk.run(pixels.whole())),
+                          (PairPass, lambda walk: walk.run_pair(pixels))):  # fmt: skip
+            enough = kind(network, most_symbols=500)
+            assert run(enough) is not None
+            for most in range(1, enough.next_number, 3):
+                assert run(kind(network, most_symbols=most)) is None
 
 
 ONE_PARAMETER = [

@@ -93,6 +93,10 @@ class DeepForm(Form):
         """What this form is now."""
         return DeepForm(self.rows, self.ball, self.numbers, self.counter)
 
+    def whole(self) -> DeepForm:
+        """This form with all its columns in its rows; others keep some elsewhere (`long_forms`)."""
+        return self
+
     def rearranged(self, rows: Tensor) -> DeepForm:
         """The same numbers in the same order."""
         result = DeepForm(rows, self.ball, self.numbers, self.counter)
@@ -225,6 +229,7 @@ def plus(a: Any, b: Any) -> DeepForm:
         return one_by_one(a, lambda form: form + b)
     if a.shape != b.shape or not isinstance(b, DeepForm) or a.counter is not b.counter:
         raise no_rule("add", "of other shapes, in deep networks")
+    a, b = a.whole(), b.whole()
     every = torch.cat([a.numbers, b.numbers]).unique()
     clean = []
     for each in (a, b):

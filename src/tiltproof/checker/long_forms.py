@@ -357,7 +357,8 @@ def moving(*functions: Any) -> None:
             # the same entries of every image
             head = torch.stack([_moved(function, column, args, kwargs) for column in x.head.flatten(0, 1)])
             result = LongForm.join(tail, head.view(*x.head.shape[:2], *head.shape[1:]))
-            result.viewed = x.viewed = function is not F.pad
+            if function is not F.pad:
+                result.viewed = x.viewed = True
             return result
 
         LONG[function] = moved

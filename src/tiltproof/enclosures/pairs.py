@@ -160,7 +160,7 @@ def product_of_slices(
     assert len(weight.parts) == count
     found: dict[int, list[Tensor]] = {}
     for i, part in enumerate(weight.parts):
-        if not bool(part.any()):
+        if i and not bool(part.any()):
             continue  # nothing of it is left out either
         rows = torch.cat(x.parts[: count - i])
         for j, products in enumerate(multiply(i, part, rows).chunk(count - i)):

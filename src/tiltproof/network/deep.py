@@ -155,10 +155,15 @@ class DeepPass:
         before = [self.windows[name] for name in operation.inputs]
         windows = _moved(operation, before)
         if windows:
-            inputs = [_with_sizes(form, mine) for form, mine in zip(inputs, before, strict=True)]
+            # a difference subtracts the second plane too, and the sizes must add up
+            signs = (1, -1 if operation.kind == "sub" else 1)
+            inputs = [_with_sizes(form, mine, sign) for form, mine, sign in zip(inputs, before, signs, strict=False)]
         self._count(operation, len(numbers), windows)
         if operation.kind == "relu" and not operation.settings.get("negative_slope"):
-            room = 0 if self.ended else self.most + 1 - len(numbers) - sum(map(len, windows.values()))
+            known = len(numbers) + sum(map(len, windows.values()))
+            if known > self.most and not self.ended:  # of two branches together
+                return False
+            room = 0 if self.ended else self.most + 1 - known
             relu = relu_with_kinks(inputs[0], room, self.negligible[operation.name])
             count, form = relu.values.shape[1], relu.form
             if 0 < room <= count:
@@ -218,9 +223,10 @@ class DeepPass:
     def _make_alike(self, operation: Operation) -> None:
         """Write symbols as whole columns where the operation has no rule for windows, or where another branch has them as columns."""
         names = set(operation.inputs)
+        keeps = _keeps_windows(operation, [self.forms[name].shape[1:] for name in names])
         for name in names:
             for key in list(self.windows[name]):
-                if not _keeps_windows(operation) or any(key in self.numbers[other] for other in names):
+                if not keeps or any(key in self.numbers[other] for other in names):
                     self._whole(name, key)
 
     def _whole(self, name: str, key: int | None = None) -> None:
@@ -264,14 +270,16 @@ def _over(form: AffineForm, own: Tensor, every: Tensor) -> AffineForm:
     return AffineForm(stack, form.radius, form.unit, form.quadratic).with_ball(form.ball)
 
 
-def _keeps_windows(operation: Operation) -> bool:
-    """Whether `_moved` has a rule for this operation."""
+def _keeps_windows(operation: Operation, shapes: list[torch.Size]) -> bool:
+    """Whether `_moved` has a rule for this operation on images of these shapes."""
     settings = operation.settings
     if operation.kind == "conv2d":
         return settings["window"].groups == 1 and settings["window"].dilation == (1, 1)
     if operation.kind == "pad":
         return len(operation.shape) == 3 and not any(settings["pad"][4:])
-    return operation.kind in ("add", "sub") or (operation.kind == "relu" and not settings.get("negative_slope"))
+    if operation.kind in ("add", "sub"):
+        return all(shape == operation.shape for shape in shapes)  # nothing is repeated
+    return operation.kind == "relu" and not settings.get("negative_slope")
 
 
 def _moved(operation: Operation, before: list[dict[int, Windows]]) -> dict[int, Windows]:
@@ -296,10 +304,10 @@ def sizes_of(windows: dict[int, Windows], form: AffineForm) -> Tensor:
     return total
 
 
-def _with_sizes(form: AffineForm, windows: dict[int, Windows]) -> AffineForm:
-    """The form with one more plane, the sum of |column| over symbols in windows: what rules need to know of them, for ranges and
-    roundings. What becomes of that plane is of no use."""
-    total = sizes_of(windows, form)
+def _with_sizes(form: AffineForm, windows: dict[int, Windows], sign: int) -> AffineForm:
+    """The form with one more plane, the sum of |column| over symbols in windows, or its negative: what rules need to know of them, for
+    ranges and roundings. What becomes of that plane is of no use."""
+    total = sign * sizes_of(windows, form)
     shown = AffineForm(torch.cat([form.stack, total[None]]), form.radius, form.unit, form.quadratic).with_ball(
         form.ball
     )

@@ -74,6 +74,8 @@ class PairPass(DeepPass):
         products = slices * (slices + 1) // 2 * columns
         self.columns += (1 + len(numbers) + products) * operation.products / self._products
         if operation.kind == "relu" and not operation.settings.get("negative_slope"):
+            if len(numbers) > self.most:  # of two branches together
+                return False
             result = relu_of_pair(forms[0], self.most - len(numbers) + 1, self.negligible[operation.name])
             if result.tail.symbols > self.most:
                 return False
