@@ -75,11 +75,12 @@ def scores(images: torch.Tensor, marked: torch.Tensor | None = None, noise: floa
 TEXT, LABELS = "R(2)", torch.tensor([0])
 
 
-def folder_of(path, model, changes=(), text=TEXT, image=None):
+def folder_of(path, model, changes=(), text=TEXT, image=None, **settings):
     image = image_of(1, 5, 5) if image is None else image
     one = {"margin": 1.0, "grid": [4], "tree": "4.", "pictures": 9, "tolerance": 1e-5} | dict(changes)
     verdict = one.pop("verdict", "certified")
     manifest = manifest_of(as_module(model), image[None], LABELS, text, semantics="uint8")
+    manifest["settings"] |= settings
     write_run(path, manifest, [record(0, 0, verdict, **one)])
     return path, model, image[None], LABELS
 
@@ -96,15 +97,33 @@ def test_a_true_run_holds(tmp_path):
     [
         ({"margin": 1.5}, "could not be proved"),
         ({"margin": 1e-6}, "does not exceed its tolerance"),
+        (
+            {"margin": 1.3, "tolerance": 0.5},
+            "could not be proved",
+        ),  # as much above the truth as the tolerance would excuse
+        ({"margin": 1.3, "tolerance": 1.2}, "could not be proved"),
         ({"tolerance": -1.0}, "tolerance is negative"),
         ({"tolerance": None}, "tolerance"),
         ({"tree": "3."}, "tiling"),
         ({"verdict": "misclassified", "grid": None, "tree": None}, "the program is right"),
+        ({"verdict": "misclassified", "grid": None, "tree": None, "tolerance": 2.0}, "the program is right"),
     ],
 )
 def test_forgeries(tmp_path, changes, words):
     with pytest.raises(CheckFailed, match=words):
         check(*folder_of(tmp_path / "run", scores, changes))
+
+
+def test_the_tolerance_is_at_least_the_one_asked_for(tmp_path):
+    assert check(*folder_of(tmp_path / "true", scores, {"tolerance": 0.5}, tolerance=0.5)).certified == 1
+    with pytest.raises(CheckFailed, match="less than the run's settings"):
+        check(*folder_of(tmp_path / "forged", scores, tolerance=0.5))
+
+
+def test_margins_may_differ_by_what_evaluations_do(tmp_path):
+    """Not by less, or a true run of another machine is refused."""
+    model = partial(scores, noise=0.01)
+    assert check(*folder_of(tmp_path / "run", model, {"margin": 1.01, "tolerance": 0.1})).certified == 1
 
 
 @pytest.mark.parametrize("angle", [-1.9, 0.4321])
@@ -119,6 +138,7 @@ def test_one_wrong_picture_is_found(tmp_path, angle):
     for change, words in (
         ({"counterexample": [angle + 0.5]}, "does not change the answer"),
         ({"margin": -2.0}, "another margin"),
+        ({"margin": -2.0, "tolerance": 1.5}, "has another margin"),
         ({"counterexample": [2.5]}, "outside the range"),
     ):
         with pytest.raises(CheckFailed, match=words):

@@ -18,6 +18,7 @@ from tiltproof.checker.records import (
     RangeRecord,
     Values,
     VerdictRecord,
+    check_asked,
     check_counts,
     check_means,
     read_labels,
@@ -157,6 +158,8 @@ def read_run(folder: Path) -> Run:
             read_verdict(record, first + k, labels[k], transform, radius, pictures) for k, record in enumerate(found)
         ]
         check_counts(summary, verdicts)
+        if pictures and settings.get("tolerance") is not None:
+            check_asked(finite(settings, "tolerance"), verdicts)
     check_batches(files["verdicts.jsonl"], files["batches.jsonl"])
     ensure(summary.get("task") == claim.get("task"), "the summary's task is not the manifest's")
     agreed = {"transform": text, "semantics": semantics, "method": get(settings, "method", str)}

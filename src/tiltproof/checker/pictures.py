@@ -35,6 +35,9 @@ VAIN = 2
 """Cuts that did not help, after which equal numbers are looked for: they cross a threshold together."""
 POINTS = 8
 """Pictures that are evaluated alone and with others."""
+ROUNDINGS, NOISE, SHARE = 64, 16, 1e-3
+"""How far a margin may be from the one in a record: so many units of the precision times the largest output, times of what batches were
+seen to change, or this share of it. A tolerance is no measure of that: it is what the record says."""
 FEW, MANY, LAST = 2, 12, 52
 """Pixels of two numbers that a piece may have; the most where several cuts have not reduced their number; and the last cut."""
 
@@ -112,6 +115,7 @@ class PictureProver:
         kinds = {p.dtype for p in (*model.parameters(), *model.buffers()) if p.is_floating_point()}
         dtype = torch.float64 if kinds == {torch.float64} else torch.float32
         self.shades = torch.tensor([k / 255 for k in range(256)], dtype=torch.float64).to(dtype)
+        self.eps, self.largest = max(torch.finfo(kind).eps for kind in (*kinds, dtype)), 0.0
 
     def check(self, records: list[VerdictRecord], progress: Progress | None) -> None:
         self.check_clean_answers(records)
@@ -133,12 +137,16 @@ class PictureProver:
         """Return the margins of pictures [P, C, H, W] of whole numbers; NaN where an answer is not finite."""
         answers = []
         for some in pictures.split(size):
-            found = self.model(self.shades[some.long()].to(self.device)).detach().cpu().double()
+            found = self.model(self.shades[some.long()].to(self.device)).detach()
+            if found.is_floating_point():
+                self.eps = max(self.eps, torch.finfo(found.dtype).eps)
+            found = found.cpu().double()
             found = found[:, None] if found.ndim == 1 else found
             if found.ndim != 2 or len(found) != len(some) or found.shape[1] < 2:
                 raise InputError("the program must return one row of at least two scores for each image")
             answers.append(found)
         output = torch.cat(answers)
+        self.largest = float(output.nan_to_num(0.0, 0.0, 0.0).abs().amax())
         labels = torch.full((len(output),), record.label)
         if record.label >= output.shape[1]:
             raise CheckFailed("its label is not one of the program's classes", record.image)
@@ -150,13 +158,19 @@ class PictureProver:
             lower = differences(form, labels).lower().masked_fill(own, math.inf).amin(1)
         return torch.where(output.isfinite().all(1), lower, math.nan)
 
+    def room(self, record: VerdictRecord, noise: float = 0.0) -> float:
+        """Return how far margins may be from what a record says, after pictures of it were evaluated; never more than its tolerance.
+        ``noise``: what the size of batches was seen to change."""
+        seen = max(ROUNDINGS * self.eps * self.largest, NOISE * noise, SHARE * abs(record.margin or 0.0))
+        return min(record.tolerance, seen)
+
     def check_clean_answers(self, records: list[VerdictRecord]) -> None:
         """Check which rounded, untransformed images the program is right about, and that answers do not depend on batches."""
         own = self.run.keep is not None and self.run.keep.rule == "own"
         for record in records:
             picture = (self.images[record.image - self.run.first] * 255).round().clamp(0, 255)[None]
             (margin,) = self.margins(record, picture).tolist()
-            if record.verdict == "misclassified" and (own or margin > record.tolerance):
+            if record.verdict == "misclassified" and (own or margin > self.room(record)):
                 raise CheckFailed("it is said to be misclassified, but the program is right about it", record.image)
             if record.verdict in ("certified", "falsified") and not margin > 0:
                 raise CheckFailed(f"it is said to be {record.verdict}, but it is misclassified", record.image)
@@ -174,7 +188,7 @@ class PictureProver:
         (margin,) = self.margins(record, units.pictures(least.T.reshape(1, -1))).tolist()
         if not margin < 0:
             raise CheckFailed("its counterexample does not change the answer", record.image)
-        if record.margin is None or not abs(margin - record.margin) <= max(record.tolerance, 1e-3 * abs(margin)):
+        if record.margin is None or not abs(margin - record.margin) <= max(self.room(record), SHARE * abs(margin)):
             raise CheckFailed("its counterexample has another margin than claimed", record.image)
 
     def prove(self, record: VerdictRecord) -> Iterator[int]:
@@ -182,9 +196,9 @@ class PictureProver:
         if record.margin is None or not record.margin > record.tolerance:
             raise CheckFailed("its margin does not exceed its tolerance", record.image)
         units, waiting, (low,), (high,) = self.units(record), boxes(record.grid, record.tree), *self._range()
-        needed = max(record.tolerance / 2, record.margin - record.tolerance)
         points = torch.linspace(low, high, POINTS, dtype=torch.float64)
-        self.compare(record, units.pictures(torch.cat([units.first_numbers(point) for point in points])))
+        noise = self.compare(record, units.pictures(torch.cat([units.first_numbers(point) for point in points])))
+        needed = max(record.tolerance / 2, record.margin - self.room(record, noise))
         compared = False
         while some := list(itertools.islice(waiting, BOXES)):
             ends = [edges(box, self.run.transform) for box in some]
@@ -200,12 +214,14 @@ class PictureProver:
     def _range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         return tuple(self.run.transform.low), tuple(self.run.transform.high)
 
-    def compare(self, record: VerdictRecord, pictures: Tensor) -> None:
-        """Check that the tolerance is not below what the size of batches changes."""
+    def compare(self, record: VerdictRecord, pictures: Tensor) -> float:
+        """Check that the tolerance is not below what the size of batches changes, and return that."""
         pictures = pictures.repeat(-(-PICTURES // 8 // len(pictures)), 1, 1, 1)
         alone, together = self.margins(record, pictures[:8], 1), self.margins(record, pictures)[:8]
-        if not bool(((alone - together).abs() <= record.tolerance + 1e-300).all()):
+        noise = float((alone - together).abs().amax())
+        if not noise <= record.tolerance + 1e-300:  # also a NaN
             raise CheckFailed("its tolerance is less than evaluations differ from batch to batch", record.image)
+        return noise
 
     def over(self, record: VerdictRecord, units: Units, low: Tensor, high: Tensor, needed: float) -> Iterator[Tensor]:
         """Prove the claim for every picture over these boxes, and yield the pictures."""

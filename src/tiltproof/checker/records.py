@@ -118,7 +118,8 @@ def read_verdict(
                 ),
                 "its open box is not a box inside the range",
             )
-        return VerdictRecord(number, *tiling, label, verdict, margin, point, share if radius else 0.0, push, tolerance)
+        share = share if radius else 0.0
+        return VerdictRecord(number, *tiling, label, verdict, margin, point, share, push, tolerance=tolerance)
     except CheckFailed as error:
         raise CheckFailed(error.what, number) from None
 
@@ -139,6 +140,13 @@ def check_counts(summary: dict[str, Any], records: Sequence[VerdictRecord]) -> N
     counts["unfalsified"] = counts["certified"] + counts["unknown"]
     for name, number in counts.items():
         ensure(natural(summary, name) == number, f"the summary says {name} {summary[name]}, the records say {number}")
+
+
+def check_asked(tolerance: float, records: Sequence[VerdictRecord]) -> None:
+    """Check that verdicts are about the tolerance that the run was asked for, or a larger one."""
+    for record in records:
+        if record.verdict in ("certified", "falsified") and not record.tolerance >= tolerance:
+            raise CheckFailed("its tolerance is less than the run's settings say", record.image)
 
 
 # Regression: one proved range per output and image, and the means of widths and errors.
