@@ -214,7 +214,15 @@ def test_halves_of_pieces_share_their_end():
     assert bool((halves.bound == -torch.inf).all())
 
 
-@pytest.mark.parametrize(("bound", "holds"), [(-1.0, False), (0.1, False), (math.nan, False), (0.3, True)])
+@pytest.mark.parametrize(
+    ("bound", "holds"),
+    [
+        pytest.param(-1.0, False, marks=pytest.mark.slow),
+        (0.1, False),
+        pytest.param(math.nan, False, marks=pytest.mark.slow),
+        pytest.param(0.3, True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_box_that_cannot_be_halved_needs_a_bound_above_the_tolerance(bound, holds):
     image = ((torch.arange(30) * 13 % 251 + 0.5).double() / 255).view(1, 5, 6)
     pixels = ChosenPixels(image, tiltproof.parse("R(0.001)"))

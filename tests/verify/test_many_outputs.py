@@ -5,7 +5,7 @@ from torch import nn
 
 from tests.support.small_regression import some_images
 from tiltproof import Attack, BranchAndBound, Tolerance, parse
-from tiltproof.verify import attack, batch, prover
+from tiltproof.verify import batch, inner_range, prover
 from tiltproof.verify.api import certify_range
 
 OUTPUTS = 300
@@ -42,13 +42,13 @@ def test_directions_of_a_pass_are_few_entries(monkeypatch):
 
 def test_points_are_confirmed_once_for_all_outputs(monkeypatch):
     model, images = ready(400)
-    points, found = [], attack.pair_bounds
+    points, found = [], inner_range.pair_bounds
 
     def noted(images, rows, *more):
         points.append(len(rows))
         return found(images, rows, *more)
 
-    monkeypatch.setattr(attack, "pair_bounds", noted)
+    monkeypatch.setattr(inner_range, "pair_bounds", noted)
     budget = BranchAndBound(max_boxes=1, max_seconds=1e-9)  # no gradient steps, whose ends differ by output
     (result,) = certify_range(model, images, None, "R(5)", search=budget, attack=Attack(samples=20)).results
     ends = {*result.lowest_at, *result.highest_at}

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from tiltproof.device import is_out_of_memory
 from tiltproof.network import Network
 from tiltproof.verify.attack import Attacker, Counterexamples
 from tiltproof.verify.inner_range import InnerRange, OutputSampler, ensure_finite
@@ -430,9 +431,14 @@ class RangeSpec:
         wide = self._wide(state)
         state.exhausted = state.exhausted | wide
         for row in state.exhausted.nonzero().flatten().tolist():
-            if bool(wide[row]) or self._rounds_too_far(state, row, self.prover.network):
-                exact = self.prover.network is self.prover.exact or self._rounds_too_far(state, row, self.prover.exact)
-                state.reasons[row] = Reason.OPEN if exact else Reason.ROUNDING
+            try:
+                if bool(wide[row]) or self._rounds_too_far(state, row, self.prover.network):
+                    exact = self.prover.network is self.prover.exact
+                    exact = exact or self._rounds_too_far(state, row, self.prover.exact)
+                    state.reasons[row] = Reason.OPEN if exact else Reason.ROUNDING
+            except (RuntimeError, MemoryError) as error:  # no reason is worth the ranges, which are proved
+                if not is_out_of_memory(error):
+                    raise
 
     def _rounds_too_far(self, state: SearchState, row: int, network: Network) -> bool:
         """Return whether bounds of the middle of an image's open box miss the tolerance, by the rounding of ``network``."""
