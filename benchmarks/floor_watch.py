@@ -114,10 +114,12 @@ class Watch:
 
     def _wrapped_bound(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def call(prover: Any, images: Any, low: Any, high: Any, policy: Any, dtype: torch.dtype | None = None) -> Any:
+        def call(
+            prover: Any, images: Any, low: Any, high: Any, policy: Any, dtype: torch.dtype | None = None, *more: Any
+        ) -> Any:
             self._dtype, self._bounding = str(dtype or prover.dtype).removeprefix("torch."), True
             try:
-                result = method(prover, images, low, high, policy, dtype)
+                result = method(prover, images, low, high, policy, dtype, *more)
             finally:
                 self._bounding = False
             self._tally.pairs[self._dtype] += len(images)

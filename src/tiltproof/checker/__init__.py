@@ -9,8 +9,8 @@ Read it in this order:
 3. The network: `network`, and `head`, which a claim about classes may take off; `deep` for networks behind which radii are useless, with
    the norms of `spectral`; `digits`, `long_forms` and `long_pixels` for those that multiply roundings beyond their margins.
 4. The run folder: `failed`, `strict_json`, `tiling`, `records`, `folder`.
-5. The proof: `prover`, `kept` and `verdicts` (classification), `ranges` (regression), `single_pixels` and `pictures` (uint8
-   semantics), `check` (the entry point).
+5. The proof: `prover`, `kept` and `verdicts` (classification), `ranges` (regression), `single_pixels`, `alike`, `picture_bounds` and
+   `pictures` (uint8 semantics), `check` (the entry point).
 """
 
 from tiltproof.checker.check import CheckReport, check
