@@ -101,7 +101,7 @@ def test_steering_networks_have_a_table_of_their_own(bundle, shown):
     lines = shown()
     assert lines[0].split() == ["name", "network", "error", "certified", "width", "boxes"]
     assert lines[2:4] == ["Driving, R(2)", " wheel cnn      5.73      7.16  1.43    17"]
-    assert "degrees of the steering wheel" in " ".join(lines)
+    assert "degrees of the steering wheel: error" in " ".join(lines)
     bundle(card("digits", "mnist_cnn", "mnist", "R(30)", 99, 98))
     both = shown()
     assert both[-len(lines) - 1 :] == ["", *lines]

@@ -36,8 +36,9 @@ Percent of all test images; boxes: parameter boxes bounded per image, mean.
 Paper: {SOURCE}."""
 
 RANGE_LEGEND = """\
-Means over all test frames, in degrees of the steering wheel: error of the
-prediction, largest error that the proved range allows, width of that range."""
+Means over test frames (--details: how many), in degrees of the steering
+wheel: error of the prediction, largest error that the proved range allows,
+width of that range."""
 
 Row = tuple[str, str]
 """Data set and transformation: models are compared within a row."""

@@ -69,7 +69,7 @@ class Card:
 
 @dataclass(frozen=True)
 class RegressionCard:
-    """The card of a bundled regression network; errors and widths are means over all test images, in the unit of its output.
+    """The card of a bundled regression network; errors and widths are means over test images, in the unit of its output.
 
     Attributes
     ----------
