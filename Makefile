@@ -29,7 +29,7 @@ quick: $(DEVELOPER)
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(QUICK)
 
 test: $(DEVELOPER)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" --doctest-modules src tests
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --doctest-modules src tests
 
 # Faults at every call, every ambient state, random graphs and modules: their short forms are in `make test`
 EVERY := tests/verify/test_faults.py tests/test_faults_on_disk.py tests/verify/test_ambient_state.py tests/runs/test_kill.py \
