@@ -82,7 +82,7 @@ def at_a_point(model: nn.Module, image: Tensor) -> dict[str, Any]:
 
 
 def in_pairs(inputs: Inputs, network: Network) -> dict[str, Any]:
-    """The bound's distance from the margin in the middle, for boxes of several widths in degrees; infinite where they are given up."""
+    """The bound's distance from the margin in the middle, for boxes of several widths in degrees; infinite where they get no bound."""
     prover, found = DeepProver(inputs.images64, inputs.labels, inputs.transform), {}
     for width in WIDTHS:
         low, began = torch.tensor([[0.7]], dtype=torch.float64), time.process_time()
